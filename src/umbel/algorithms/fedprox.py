@@ -1,0 +1,45 @@
+"""FedProx: FedAvg whose clients are held near the model they were sent.
+
+Li et al. Federated Optimization in Heterogeneous Networks. MLSys 2020. https://arxiv.org/abs/1812.06127
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from umbel import tree
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
+from umbel.federation import Cohort, Federation
+from umbel.models import Batch, Model
+from umbel.tasks import Client, Loop, begin_sgd, descend, register, send_model
+from umbel.tree import Params, Tree
+
+
+def _begin(net: Model, client: Client, *, model: Params, **options: Any) -> tuple[Tree, Tree]:
+    carry, _ = begin_sgd(net, client, model=model, **options)
+    return carry, {"anchor": model}  # w_g, which stays while w moves
+
+
+def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float, mu: float,
+          **_: Any) -> Tree:
+    model = carry["model"]
+    pull = tree.minus(model, fixed["anchor"])  # gradient of ||w - w_g||^2 / 2
+    return descend(carry, tree.plus(net.gradient(model, batch), pull, mu), lr, momentum)
+
+
+proximal_train = register(Loop("proximal_train", _begin, _step, send_model))
+
+
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    """Federated averaging with a proximal term, F_i(w) + mu/2 ||w - w_g||^2."""
+
+    mu: float = number(0.01, ge=0)  # PACFL tries 0.01 and 0.001, CFLGT uses 0.001
+    local: Local = Local()
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """One random model."""
+        return one_cluster(fed, seed)
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """FedAvg's round with another local step."""
+        return clustered_round(fed, state, cohort, self.local, proximal_train, mu=self.mu)

@@ -1,0 +1,49 @@
+"""SOLO: every client trains alone; nothing is shared but the first random model, which the seed gives."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from umbel.algorithms.base import Algorithm, Local, State, one_cluster
+from umbel.federation import Cohort, Federation
+from umbel.models import Model
+from umbel.tasks import COUNT, Client, Loop, Reply, begin_sgd, register, sgd_step
+from umbel.tree import Tree
+
+
+def _begin(net: Model, client: Client, **options: Any) -> tuple[Tree, Tree]:
+    return begin_sgd(net, client, model=client.memory["last"], **options)
+
+
+def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, **_: Any) -> Reply:
+    return Reply({"size": client.size}, keep={"last": carry["model"]})
+
+
+def _first_model(net: Model, seed: int) -> Tree:
+    return {"last": net.init(seed)}
+
+
+def _only_size(net: Model, **_: Any) -> Tree:
+    return {"size": COUNT}
+
+
+train_alone = register(Loop("train_alone", _begin, sgd_step, _finish, answers=_only_size, memory=_first_model))
+
+
+@dataclass(frozen=True)
+class Solo(Algorithm):
+    """No federation: a round is `local.epochs` more epochs at every sampled client."""
+
+    local: Local = Local()
+
+    own: ClassVar[tuple[str, ...]] = ("remembered",)
+    headline: ClassVar[str] = "last_local"
+    has_cluster_model: ClassVar[bool] = False
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """The model every client starts from, for those who never train."""
+        return one_cluster(fed, seed)
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """Train on, from where the client stopped."""
+        fed.map(train_alone, cohort, work=self.local.work, **self.local.options)
+        return state

@@ -1,0 +1,1 @@
+"""Data sets, who holds which rows, and what happens to them."""

@@ -1,0 +1,130 @@
+"""Who holds what: one pool of images, and for each client the rows it trains and is tested on.
+
+A pool holds each distinct (image, shift) once; clients are index lists into it. So a test set that a
+hundred clients share is stored, moved to a GPU and scored once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umbel.errors import UmbelError
+from umbel.seeds import generator
+
+IntArray = NDArray[np.int64]
+
+
+class Pool(NamedTuple):
+    """All rows of a federation. uint8 pixels mean [0, 255]; float32 values are taken as they are."""
+
+    x: NDArray[Any]  # (rows, channels, height, width), uint8 or float32
+    y: IntArray  # (rows,)
+
+
+class Work(NamedTuple):
+    """How much a client does when it is asked, and on which of its rows."""
+
+    epochs: int = 0
+    steps: int = 0  # instead of epochs: this many batches, however many rows there are
+    batch: int = 10  # 0 = all rows at once
+    rows: str = "train"  # train = fit + validation; test is for evaluation only
+
+
+@dataclass(frozen=True)
+class Population:
+    """The clients of a federation, as a scenario drew them."""
+
+    pool: Pool
+    train: list[IntArray]  # rows of the pool, one array a client
+    test: list[IntArray]
+    truth: IntArray  # (n,) the true group of each client
+    classes: int  # outputs of a model; the scenario's, not the data set's
+    names: list[str] = field(default_factory=list)  # c000, c001 ...: seeds follow names, not positions
+    joins: IntArray | None = None  # (n,) the round in which each appears; None = all are there from the start
+    leaves: IntArray | None = None  # (n,) the round from which each is gone; None = nobody goes
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the result says of the data: set, part, per_label ...
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            width = max(3, len(str(len(self.train) - 1)))
+            object.__setattr__(self, "names", [f"c{i:0{width}d}" for i in range(len(self.train))])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one image: (channels, height, width)."""
+        return tuple(self.pool.x.shape[1:])
+
+    def present(self, round: int) -> NDArray[np.bool_]:
+        """(n,) who can be asked in this round."""
+        here = np.ones(len(self.train), dtype=bool)
+        if self.joins is not None:
+            here &= self.joins <= round
+        if self.leaves is not None:
+            here &= self.leaves > round
+        return here
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hex digits that change when any client's rows, shift or group changes."""
+        digest = blake2b(digest_size=8)
+        for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test):
+            digest.update(str((array.dtype.str, array.shape)).encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def pooled(self) -> "Population":
+        """One client per true group, with all its members' training rows: the federation of a centralised oracle.
+
+        Tests are unchanged in sum: a group's test set is the union of its members'.
+        """
+        groups = np.unique(self.truth)
+        members = [np.flatnonzero(self.truth == group) for group in groups]
+
+        def union(rows: list[IntArray]) -> list[IntArray]:
+            return [np.unique(np.concatenate([rows[i] for i in inside])) for inside in members]
+
+        return Population(
+            self.pool, union(self.train), union(self.test), groups, self.classes,
+            names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True},
+        )
+
+
+def rows_of(train: IntArray, test: IntArray, y: IntArray, which: str, seed: int, name: str) -> IntArray:
+    """The rows of one client that `which` means: train, fit, validation or test.
+
+    `fit` and `validation` part the training rows 90/10 inside each label, the same way every time.
+    """
+    if which == "train":
+        return train
+    if which == "test":
+        return test
+    if which not in ("fit", "validation"):
+        raise UmbelError(f"The rows of a client are train, fit, validation or test. Got '{which}' instead.")
+    held_out = _validation(y[train], generator(seed, "split", name))
+    return train[held_out] if which == "validation" else train[~held_out]
+
+
+def _validation(labels: IntArray, rng: np.random.Generator, share: float = 0.1) -> NDArray[np.bool_]:
+    """A stratified mask: of each label `share`, at least one row where the label has two or more."""
+    mask = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        count = min(len(rows) - 1, max(1, round(share * len(rows))))
+        mask[rows[:count]] = True
+    return mask
+
+
+def batches(rows: IntArray, work: Work, rng: np.random.Generator) -> list[IntArray]:
+    """The batches of one client, in order: each epoch is a fresh permutation, its last batch may be short."""
+    if not len(rows):
+        return []
+    size = work.batch or len(rows)
+    drawn: list[IntArray] = []
+    while len(drawn) < work.steps or (not work.steps and len(drawn) < work.epochs * -(-len(rows) // size)):
+        order = rng.permutation(rows)
+        drawn += [order[start : start + size] for start in range(0, len(order), size)]
+    return drawn[: work.steps] if work.steps else drawn

@@ -1,0 +1,352 @@
+"""Named kinds of heterogeneity with their ground truth: a partition, any number of shifts, and a local test set.
+
+`draw("flag:labels=0.3+rotation-4", dataset)` makes a plan, which is row numbers and names only and can be saved;
+`realise(plan, dataset)` makes the clients.
+"""
+
+import json
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from umbel.data import partition, shift
+from umbel.data.clients import IntArray, Pool, Population
+from umbel.data.partition import OFFSETS, Drawn, Partitioner, Rows, Tester
+from umbel.data.shift import Images, Shifter
+from umbel.data.sources import Dataset
+from umbel.errors import UmbelError, unknown
+from umbel.seeds import generator
+
+
+class Parameter(NamedTuple):
+    """A number after the colon. A default without a point means whole numbers from `low`; else it lies above `low`."""
+
+    default: float
+    low: float
+    high: float
+    doc: str
+    of: str = "partition"  # or "shift"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One entry of SCENARIOS. With both a partition and a shift it uses its own partition only when it stands first."""
+
+    doc: str
+    clients: int
+    test_mode: str
+    partition: Partitioner
+    shift: Shifter | None = None
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    classes: int = 1  # the least it needs
+    grouped: bool = True  # False: its shift differs from client to client and makes no groups
+    brings_data: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a scenario drew. Rows count through the training set, then on through the test set."""
+
+    train: Rows
+    test: Rows
+    shift: list[str]  # one a client, for its training and test rows alike
+    truth: IntArray  # (clients,)
+    classes: int
+    test_mode: str
+    facts: dict[str, Any]  # JSON; `groups` is 0 where there are no true groups
+
+
+MANY = 1_000_000
+_LABELS = Parameter(0.2, 0, 1, "share of all labels that a client holds (rho)")
+_PER_LABEL = {"per_label": Parameter(100, 2, MANY, "rows of each label; fewer where the set is too small")}
+_PICKED = {"per_label": Parameter(50, 1, MANY, "rows of each label that a client holds")}
+_TAXONOMY: dict[str, Any] = {"clients": 48, "test_mode": "holdout", "parameters": _PER_LABEL}
+_SKEWED: dict[str, Any] = {"clients": 100, "test_mode": "label_full"}
+
+
+def _cflgt(count: int, labels: int) -> Scenario:
+    doc = f"one of {count} sets of {labels} labels, picked at random"
+    dealt = partial(partition.combinations, count=count, labels=labels)
+    return Scenario(doc, partition=dealt, parameters=_PICKED, classes=labels, **_SKEWED)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "iid": Scenario("no heterogeneity: equal random shares", 20, "matched", partition.iid),
+    "rotation-4": Scenario(
+        "images turned by 0, 90, 180, 270 degrees", partition=partition.every_label, shift=shift.rotation_4, **_TAXONOMY
+    ),
+    "swap-6": Scenario(
+        "six pairs of labels swapped", partition=partition.every_label, shift=shift.swap_6, classes=10, **_TAXONOMY
+    ),
+    "feature-3": Scenario(
+        "images as they are, eroded, dilated", partition=partition.every_label, shift=shift.feature_3, **_TAXONOMY
+    ),
+    "label-4": Scenario("two labels whole, a tenth of the others", partition=partition.label_4, classes=9, **_TAXONOMY),
+    "quantity-4": Scenario("10, 20, 60, 100 % of the rows", partition=partition.quantity_4, **_TAXONOMY),
+    "label-skew": Scenario(
+        "each client its own share of the labels", partition=partition.label_skew, **_SKEWED,
+        parameters={"labels": _LABELS},
+    ),
+    "flag": Scenario(
+        "groups share labels, Dirichlet quantities", partition=partition.flag, **_SKEWED,
+        parameters={
+            "labels": _LABELS,
+            "alpha": Parameter(1.0, 0, MANY, "evenness of quantities (alpha')"),
+            "groups": Parameter(10, 1, MANY, "number of groups"),
+            "min_per_label": Parameter(5, 0, MANY, "least rows of each label held; fewer where the set is too small"),
+        },
+    ),
+    "dirichlet": Scenario(
+        "labels divided over clients by Dirichlet", partition=partition.dirichlet, **_SKEWED,
+        parameters={
+            "alpha": Parameter(0.1, 0, MANY, "evenness (beta)"),
+            "min_size": Parameter(10, 1, MANY, "least rows of a client"),
+        },
+    ),
+    "dirichlet-clients": Scenario(
+        "each client draws its label mix by Dirichlet", partition=partition.dirichlet_clients, **_SKEWED,
+        parameters={"alpha": Parameter(0.25, 0, MANY, "evenness, times the labels' shares")},
+    ),
+    "cflgt-1": _cflgt(5, 2),
+    "cflgt-2": _cflgt(5, 5),
+    "cflgt-3": _cflgt(20, 3),
+    "mix-4": Scenario(
+        "four data sets with ten labels each", partition=partition.mix_4, **_SKEWED,
+        parameters=_PICKED, classes=40, brings_data=True,
+    ),
+    "noise": Scenario(
+        "Gaussian noise that grows from client to client", 20, "matched", partition.iid, shift.noise, grouped=False,
+        parameters={"level": Parameter(0.1, 0, 1, "standard deviation at the last client, white = 1", "shift")},
+    ),
+}  # fmt: skip
+SHORT = {  # flag-20 is flag:labels=0.2
+    "flag": ("labels", 100), "label-skew": ("labels", 100),
+    "dirichlet": ("alpha", 1), "dirichlet-clients": ("alpha", 1),
+}  # fmt: skip
+TEST_MODES: dict[str, Tester] = {
+    "label_full": partition.label_full, "matched": partition.matched, "holdout": partition.holdout,
+}  # fmt: skip
+
+
+def parse(text: str) -> list[tuple[str, dict[str, float]]]:
+    """The names and the given parameters, checked; the one that brings the partition comes first."""
+    parts = [_part(piece.strip()) for piece in text.split("+")]
+    names = [name for name, _ in parts]
+    alone = [name for name in names if SCENARIOS[name].shift is None]
+    if len(alone) > 1:
+        raise UmbelError(f"A scenario has one partition, with shifts added to it. Got {' and '.join(alone)} instead.")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UmbelError(f"A scenario can be added once. Got '{twice[0]}' twice in '{text}'.")
+    parts.sort(key=lambda part: part[0] not in alone)
+    for name, given in parts[1:]:
+        if idle := [key for key in given if SCENARIOS[name].parameters[key].of == "partition"]:
+            raise UmbelError(f"Here '{parts[0][0]}' deals out the rows. Got '{idle[0]}' for '{name}' instead.")
+    return parts
+
+
+def _part(piece: str) -> tuple[str, dict[str, float]]:
+    name, _, rest = piece.partition(":")
+    fields = [field.partition("=")[::2] for field in rest.split(",")] if rest else []
+    short = re.fullmatch(r"(.+?)-([\d.]+)", name)
+    if name not in SCENARIOS and short and short[1] in SHORT:
+        name = short[1]
+        key, unit = SHORT[name]
+        fields.insert(0, (key, str(_number(name, key, short[2]) / unit)))
+    if name not in SCENARIOS:
+        raise unknown("scenario", name, SCENARIOS)
+    given: dict[str, float] = {}
+    for key, value in fields:
+        if key not in SCENARIOS[name].parameters:
+            raise unknown(f"parameter of {name}", key, SCENARIOS[name].parameters)
+        if key in given:
+            raise UmbelError(f"The '{key}' of {name} can be given once. Got it twice in '{piece}'.")
+        given[key] = _checked(name, key, _number(name, key, value))
+    return name, given
+
+
+def _number(name: str, key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UmbelError(f"The '{key}' of {name} must be a number. Got '{value}' instead.") from None
+
+
+def _checked(name: str, key: str, value: float) -> float:
+    default, low, high, *_ = SCENARIOS[name].parameters[key]
+    if isinstance(default, int):
+        if low <= value <= high and value == int(value):
+            return int(value)
+        raise UmbelError(f"The '{key}' of {name} must be a whole number from {low} to {high}. Got {value:g} instead.")
+    if not low < value <= high:
+        raise UmbelError(f"The '{key}' of {name} must be above {low:g} and at most {high:g}. Got {value:g} instead.")
+    return value
+
+
+def draw(
+    scenario: str, dataset: Dataset, *, clients: int | None = None, seed: int = 0, test_mode: str | None = None
+) -> Plan:
+    """Deal the rows of a data set out to clients. The same arguments give the same plan on every machine."""
+    parts = parse(scenario)
+    first = SCENARIOS[parts[0][0]]
+    count = first.clients if clients is None else clients
+    mode = first.test_mode if test_mode is None else test_mode
+    if first.brings_data and dataset.name != parts[0][0]:
+        raise UmbelError(f"{parts[0][0]} brings its own data sets; leave out --data. Got '{dataset.name}'.")
+    if short := [name for name, _ in parts if SCENARIOS[name].classes > dataset.classes]:
+        least = SCENARIOS[short[0]].classes
+        raise UmbelError(f"{short[0]} needs at least {least} labels. Got {dataset.classes} in {dataset.name} instead.")
+    if count < 1:
+        raise UmbelError(f"The number of clients must be at least 1. Got {count} instead.")
+    if mode not in TEST_MODES:
+        raise unknown("test mode", mode, TEST_MODES)
+    drawn = first.partition(dataset.y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
+    shifts, truth, groups = _shifts(parts, drawn, dataset.y_train)
+    train, test = TEST_MODES[mode](dataset.y_train, dataset.y_test, drawn.rows, generator(seed, "test"))
+    for i, both in enumerate(zip(train, test, strict=True)):
+        if missing := [kind for kind, rows in zip(("training", "test"), both, strict=True) if not len(rows)]:
+            raise UmbelError(
+                f"Every client needs a training row and a test row. Client {i} of {count} has no {missing[0]} row "
+                f"under '{scenario}' with test mode '{mode}'; ask for fewer clients or another test mode."
+            )
+    facts = {
+        "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
+        "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": _fingerprint(dataset),
+    }  # fmt: skip
+    return Plan(train, test, shifts, truth, dataset.classes, mode, facts)
+
+
+def _values(name: str, given: Mapping[str, float], of: str) -> dict[str, Any]:
+    known = SCENARIOS[name].parameters
+    return {key: given.get(key, known[key].default) for key in known if known[key].of == of}
+
+
+def _shifts(parts: list[tuple[str, dict[str, float]]], drawn: Drawn, y: IntArray) -> tuple[list[str], IntArray, int]:
+    """Each client's shift, its true group (partition x shifts), and the number of groups.
+
+    The scenario that stands first assigns in its own way; the others go round inside each group that is there already.
+    """
+    shifts, truth, groups = [""] * len(drawn.rows), drawn.truth, drawn.groups
+    for k, (name, given) in enumerate(parts):
+        scenario = SCENARIOS[name]
+        if scenario.shift is None:
+            continue
+        new = [""] * len(shifts)
+        for group in np.unique(truth):
+            members = np.flatnonzero(truth == group)
+            kinds = scenario.shift(len(members), blocked=k == 0, **_values(name, given, "shift"))
+            for i, kind in zip(members, kinds, strict=True):
+                new[i] = shift.felt(kind, y[drawn.rows[i]])
+        shifts = ["+".join(filter(None, pair)) for pair in zip(shifts, new, strict=True)]
+        if scenario.grouped:
+            truth = partition.first_seen(zip(truth, new, strict=True))
+            groups = len(np.unique(truth))
+        elif groups == 1:
+            groups = 0
+    return shifts, truth, groups
+
+
+def _overlap(train: Rows, test: Rows) -> dict[str, int]:
+    """Rows that two clients train on, are tested on, or that one trains on and another is tested on."""
+    (trained, by), (tested, of) = (np.unique(np.concatenate(rows), return_counts=True) for rows in (train, test))
+    both = np.intersect1d(trained, tested, assume_unique=True)
+    return {"train": int((by > 1).sum()), "test": int((of > 1).sum()), "train_test": len(both)}
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    digest = blake2b(f"{dataset.name} {len(dataset.y_train)} ".encode(), digest_size=8)
+    for y in (dataset.y_train, dataset.y_test):
+        digest.update(np.ascontiguousarray(y, dtype="<i8").data)
+    return digest.hexdigest()
+
+
+def realise(plan: Plan, dataset: Dataset) -> Population:
+    """The clients of a plan; their pool holds each (row, shift) once."""
+    if plan.facts.get("data_hash") != _fingerprint(dataset):
+        drawn_on = plan.facts.get("data", "another data set")
+        raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}. Got {dataset.label} instead.")
+    train: Rows = [np.empty(0, dtype=np.int64)] * len(plan.train)
+    test: Rows = list(train)
+    pools: list[Pool] = []
+    start = 0
+    for kind in dict.fromkeys(plan.shift):
+        members = [i for i, own in enumerate(plan.shift) if own == kind]
+        rows = np.unique(np.concatenate([part for i in members for part in (plan.train[i], plan.test[i])]))
+        for i in members:
+            train[i] = start + np.searchsorted(rows, plan.train[i])
+            test[i] = start + np.searchsorted(rows, plan.test[i])
+        pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
+        start += len(rows)
+    pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
+    return Population(pool, train, test, plan.truth, plan.classes, facts=plan.facts)
+
+
+def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
+    size = len(dataset.y_train)
+    old, new = rows[rows < size], rows[rows >= size] - size
+    x = np.concatenate([dataset.x_train[old], dataset.x_test[new]])
+    return x, np.concatenate([dataset.y_train[old], dataset.y_test[new]])
+
+
+def mix4(load: Callable[[str], Dataset]) -> Dataset:
+    """USPS, CIFAR-10, SVHN and Fashion-MNIST as one set of 40 labels and 3 x 32 x 32 pixels (PACFL's MIX-4)."""
+    sets = {first: load(name) for name, first in OFFSETS.items()}
+    return Dataset(
+        "mix-4",
+        np.concatenate([shift.colour_32(one.x_train) for one in sets.values()]),
+        np.concatenate([one.y_train + first for first, one in sets.items()]),
+        np.concatenate([shift.colour_32(one.x_test) for one in sets.values()]),
+        np.concatenate([one.y_test + first for first, one in sets.items()]),
+        classes=10 * len(sets),
+        part=", ".join(one.label for one in sets.values() if one.part),
+    )
+
+
+def save_plan(path: str | Path, plan: Plan) -> None:
+    """Write a plan as npz, all or nothing."""
+    path = Path(path)
+    about = {"plan": 1, "classes": plan.classes, "test_mode": plan.test_mode, "facts": plan.facts}
+    arrays: dict[str, Any] = {"truth": plan.truth, "shift": np.array(plan.shift), "about": np.array(json.dumps(about))}
+    for which, rows in (("train", plan.train), ("test", plan.test)):
+        arrays[f"{which}_rows"] = np.concatenate(rows)
+        arrays[f"{which}_ends"] = np.cumsum([len(part) for part in rows])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read what `save_plan` wrote."""
+    try:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            about = json.loads(str(file["about"]))
+            train, test = (_parts(file[f"{which}_rows"], file[f"{which}_ends"]) for which in ("train", "test"))
+            truth, kinds = file["truth"], file["shift"].tolist()
+            if about["plan"] != 1 or not len(train) == len(test) == len(truth) == len(kinds):
+                raise ValueError
+            return Plan(train, test, kinds, truth, about["classes"], about["test_mode"], about["facts"])
+    except FileNotFoundError:
+        raise UmbelError(f"There is no plan '{path}'.") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error):
+        raise UmbelError(f"'{path}' must be a plan that umbel saved; this file is another kind or cut short.") from None
+
+
+def _parts(rows: IntArray, ends: IntArray) -> Rows:
+    if not len(ends) or ends[-1] != len(rows):
+        raise ValueError
+    return np.split(rows, ends[:-1])

@@ -1,0 +1,294 @@
+"""Where images come from: `load("fashion-mnist")` finds a set on this machine, or fetches it, and checks it.
+
+The order is: the folder given, $UMBEL_DATA, the system's own packages, the Hugging Face hub. `digits` is inside
+scikit-learn. A file that does not fit its set is refused in one sentence, never mended in silence.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umbel.data import formats
+from umbel.data.clients import IntArray
+from umbel.data.formats import Halves, Piece, Reader
+from umbel.errors import UmbelError, unknown
+from umbel.seeds import generator
+
+
+class Dataset(NamedTuple):
+    """A loaded set: uint8 images (n, channels, height, width), contiguous, and labels from 0."""
+
+    name: str
+    x_train: NDArray[np.uint8]
+    y_train: IntArray
+    x_test: NDArray[np.uint8]
+    y_test: IntArray
+    classes: int
+    part: str = ""  # "20,000 of 50,000" training rows; empty for the whole set
+
+    @property
+    def label(self) -> str:
+        """The name, with the part where it is one: what a result and a report call the data."""
+        return f"{self.name} ({self.part})" if self.part else self.name
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of a set before it is loaded."""
+
+    title: str
+    terms: str
+    train: int  # rows of the whole set
+    test: int
+    shape: tuple[int, int, int]  # (channels, height, width)
+    mean: tuple[float, ...]  # of pixels in [0, 1], one number a channel
+    std: tuple[float, ...]
+    classes: int = 10
+
+
+DATASETS: dict[str, Source] = {
+    "digits": Source(
+        "Digits, 8x8, inside scikit-learn", "BSD-3-Clause with scikit-learn; UCI: CC BY 4.0",
+        1_438, 359, (1, 8, 8), mean=(0.3053,), std=(0.3760,),
+    ),
+    "mnist": Source(
+        "MNIST, handwritten digits", "usually given as CC BY-SA 3.0",
+        60_000, 10_000, (1, 28, 28), mean=(0.1307,), std=(0.3081,),
+    ),
+    "fashion-mnist": Source(
+        "Fashion-MNIST, clothes", "MIT",
+        60_000, 10_000, (1, 28, 28), mean=(0.1307,), std=(0.3081,),  # MNIST's, as PACFL does; its own: 0.2860, 0.3530
+    ),
+    "kmnist": Source(
+        "KMNIST, cursive Japanese", "CC BY-SA 4.0",
+        60_000, 10_000, (1, 28, 28), mean=(0.1880,), std=(0.3450,),
+    ),
+    "cifar10": Source(
+        "CIFAR-10, objects and animals in colour", "none stated; cite Krizhevsky 2009",
+        50_000, 10_000, (3, 32, 32), mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010),
+    ),
+    "cifar100": Source(
+        "CIFAR-100, fine labels", "none stated; cite Krizhevsky 2009",
+        50_000, 10_000, (3, 32, 32), mean=(0.507, 0.487, 0.441), std=(0.267, 0.256, 0.276), classes=100,
+    ),
+    "svhn": Source(
+        "SVHN, house numbers in colour, cropped", "non-commercial use only",
+        73_257, 26_032, (3, 32, 32), mean=(0.4377, 0.4438, 0.4728), std=(0.198, 0.201, 0.197),
+    ),
+    "usps": Source(
+        "USPS, digits of postcodes", "public, none stated",
+        7_291, 2_007, (1, 16, 16), mean=(0.2539,), std=(0.3842,),
+    ),
+}
+
+READERS: dict[str, tuple[Reader, ...]] = {  # a set's own formats; npz is tried after them
+    "mnist": (formats.idx,),
+    "fashion-mnist": (formats.idx,),
+    "kmnist": (formats.idx, formats.kmnist),
+    "cifar10": (formats.cifar10,),
+    "cifar100": (formats.cifar100,),
+    "svhn": (formats.svhn,),
+    "usps": (formats.usps_libsvm, formats.usps_h5),
+}
+
+SPELLINGS: dict[str, tuple[str, ...]] = {  # other names of folders and npz files, lower case, letters and digits only
+    "fashion-mnist": ("fmnist", "fashion"),
+    "kmnist": ("kuzushijimnist",),
+    "cifar10": ("cifar10batchespy", "cifar10python"),
+    "cifar100": ("cifar100python",),
+}
+
+SYSTEM: dict[str, tuple[str, Path]] = {  # set -> Debian's package, and where it puts the files
+    "fashion-mnist": ("dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist")),
+}
+
+HUB: dict[str, tuple[str, str | None, str, str]] = {  # set -> repository, configuration, columns; KMNIST has none
+    "mnist": ("ylecun/mnist", None, "image", "label"),
+    "fashion-mnist": ("zalando-datasets/fashion_mnist", None, "image", "label"),
+    "cifar10": ("uoft-cs/cifar10", None, "img", "label"),
+    "cifar100": ("uoft-cs/cifar100", None, "img", "fine_label"),
+    "svhn": ("ufldl-stanford/svhn", "cropped_digits", "image", "label"),
+    "usps": ("flwrlabs/usps", None, "image", "label"),
+}
+
+
+def load(name: str, folder: Path | None = None) -> Dataset:
+    """The set of that name, from the first place that has it; `folder` is looked into first."""
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    if name == "digits":
+        return _dataset(name, _digits())
+    folders = list(_folders(name, folder))
+    for place in folders:
+        if halves := _in_folder(name, place):
+            return _dataset(name, halves)
+    if halves := _from_hub(name):
+        return _dataset(name, halves)
+    looked = f" in {' or '.join(map(str, folders))}" if folders else ""
+    raise UmbelError(f"The data set '{name}' was not found{looked}: {_ways(name)}.")
+
+
+def _ways(name: str) -> str:
+    """How a person can bring the set."""
+    ways = ["put its files in a folder and name that with --data-dir or $UMBEL_DATA"]
+    if name in SYSTEM:
+        ways.append(f"install the system package {SYSTEM[name][0]}")
+    if name in HUB:
+        return f"{', '.join(ways)}, or fetch it from the Hugging Face hub with pip install umbel[hub]"
+    return f"{' or '.join(ways)} (umbel knows no copy of it on the Hugging Face hub)"
+
+
+# Where
+
+
+def _folders(name: str, folder: Path | None) -> Iterator[Path]:
+    """The folders to look into, in order. One that a person named must be there."""
+    named = {"--data-dir": folder, "$UMBEL_DATA": os.environ.get("UMBEL_DATA")}
+    for way, path in named.items():
+        if path:
+            place = Path(path).expanduser().resolve()
+            if not place.is_dir():
+                raise UmbelError(f"The data folder ({way}) must be a folder that exists. Got '{path}' instead.")
+            yield place
+    if name in SYSTEM and SYSTEM[name][1].is_dir():
+        yield SYSTEM[name][1]
+
+
+def _in_folder(name: str, folder: Path) -> Halves | None:
+    """The set's own formats in the folder and in subfolders that name the set, then npz files."""
+    try:
+        places = list(_places(name, folder))
+    except OSError as error:
+        raise UmbelError(f"The data folder '{folder}' must be readable. Got: {error}.") from error
+    for reader in READERS[name]:
+        for place in places:
+            if halves := reader(place, _names(name, place)):
+                return halves
+    for place in places:
+        if path := _npz(name, place):
+            return formats.whole_npz(path)
+    return None
+
+
+def _places(name: str, folder: Path, depth: int = 2) -> Iterator[Path]:
+    """The folder, then its subfolders that name the set: FashionMNIST/raw, cifar10/cifar-10-batches-py."""
+    yield folder
+    for child in sorted(folder.iterdir()) if depth else ():
+        if _names(name, child) and child.is_dir():
+            yield from _places(name, child, depth - 1)
+
+
+def _names(name: str, place: Path) -> bool:
+    """Whether a folder is named as the set; torchvision's `raw` goes by the folder around it."""
+    return _spells(name, place.parent.name if place.name == "raw" else place.name)
+
+
+def _spells(name: str, text: str) -> bool:
+    plain = re.sub("[^a-z0-9]", "", text.lower())
+    return plain == name.replace("-", "") or plain in SPELLINGS.get(name, ())
+
+
+def _npz(name: str, place: Path) -> Path | None:
+    """cifar10.npz, or a part with its size: cifar10-20k.npz. Not cifar10-c.npz, which is another set."""
+    files = [path for path in sorted(place.glob("*.npz")) if path.is_file()]
+    if whole := [path for path in files if _spells(name, path.stem)]:
+        return whole[0]
+    parts = [path for path in files if (cut := re.fullmatch(r"(.+)[-_]\d+k?", path.stem)) and _spells(name, cut[1])]
+    if len(parts) > 1:
+        found = ", ".join(path.name for path in parts)
+        raise UmbelError(f"The folder '{place}' must hold one part of {name}. Got {found}.")
+    return parts[0] if parts else None
+
+
+# What
+
+
+def _digits() -> Halves:
+    """scikit-learn's digits; of each label a fixed fifth, the same for ever, is the test half."""
+    held = import_module("sklearn.datasets").load_digits()
+    x = np.rint(held.images * (255 / 16)).astype(np.uint8)  # 0..16 -> 0..255
+    y = held.target.astype(np.int64)
+    rng = generator("digits", "test")
+    test = np.zeros(len(y), dtype=bool)
+    for label in range(10):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        test[rows[: round(len(rows) / 5)]] = True
+    return [Piece(x[~test], y[~test], "digits")], [Piece(x[test], y[test], "digits")]
+
+
+def _from_hub(name: str) -> Halves | None:
+    """The set from the Hugging Face hub, or its cache; None when the extra is not installed or the hub has no copy."""
+    if name not in HUB:
+        return None
+    try:
+        fetch = getattr(import_module("datasets"), "load_dataset", None)  # any folder called datasets imports as well
+    except ImportError:
+        fetch = None
+    if fetch is None:
+        return None
+    repository, configuration, image, label = HUB[name]
+    try:
+        held = fetch(repository, configuration)
+        halves = [_from_columns(held[half][image], held[half][label], repository) for half in ("train", "test")]
+    except Exception as error:  # no network, no such page, a changed column: one sentence for all
+        raise UmbelError(
+            f"The data set '{name}' could not be fetched from the Hugging Face hub ({repository}): "
+            f"{type(error).__name__}; put its files in a folder and name that with --data-dir or $UMBEL_DATA."
+        ) from error
+    return [halves[0]], [halves[1]]
+
+
+def _from_columns(images: Iterable[Any], labels: Iterable[int], where: str) -> Piece:
+    """Pictures, one by one (PIL's or arrays), and their labels as arrays."""
+    return Piece(np.stack([np.asarray(image) for image in images]), np.asarray(list(labels)), f"'{where}'")
+
+
+# Checks
+
+
+def _dataset(name: str, halves: Halves) -> Dataset:
+    source = DATASETS[name]
+    train, test = ([_checked(piece, name, source) for piece in half] for half in halves)
+    (x_train, y_train), (x_test, y_test) = _joined(train), _joined(test)
+    counts = (("", len(y_train), source.train), ("test ", len(y_test), source.test))
+    for (_, count, whole), half in zip(counts, halves, strict=True):
+        if count > whole:
+            raise UmbelError(f"The set {name} has at most {whole:,} images in {half[0].where}. Got {count:,} instead.")
+    part = next((f"{half}{count:,} of {whole:,}" for half, count, whole in counts if count != whole), "")
+    return Dataset(name, x_train, y_train, x_test, y_test, source.classes, part)
+
+
+def _joined(pieces: list[tuple[NDArray[np.uint8], IntArray]]) -> tuple[NDArray[np.uint8], IntArray]:
+    if len(pieces) == 1:  # no second copy of a large set
+        return pieces[0]
+    return np.concatenate([x for x, _ in pieces]), np.concatenate([y for _, y in pieces])
+
+
+def _checked(piece: Piece, name: str, source: Source) -> tuple[NDArray[np.uint8], IntArray]:
+    """The piece as (n, channels, height, width) and int64 labels, or the rule that it breaks."""
+    x, y, where = piece
+    channels, height, width = source.shape
+    if x.dtype != np.uint8:
+        raise UmbelError(f"The images of {where} must be uint8, 0 to 255. Got {x.dtype} instead.")
+    if x.shape[1:] == (height, width, channels):
+        x = x.transpose(0, 3, 1, 2)
+    elif x.shape[1:] == (height, width) and channels == 1:
+        x = x[:, None]
+    if x.shape[1:] != source.shape or not len(x):
+        wanted = f"(n, {channels}, {height}, {width}) or (n, {height}, {width}, {channels})"
+        raise UmbelError(f"The images of {where} must have the shape {wanted} of {name}. Got {piece.x.shape} instead.")
+    n, last = len(x), source.classes - 1
+    if y.dtype.kind not in "iu" or y.shape not in ((n,), (n, 1)):
+        found = f"{y.dtype} of shape {y.shape}"
+        raise UmbelError(f"The labels of {where} must be {n} whole numbers, one an image. Got {found} instead.")
+    if y.min() < 0 or y.max() > last:
+        raise UmbelError(f"The labels of {where} must lie in 0 to {last}. Got {y.min()} to {y.max()} instead.")
+    # Writable, because torch warns of arrays that are not.
+    return np.require(x, np.uint8, ["C", "W"]), np.require(y.reshape(-1), np.int64, ["C", "W"])

@@ -1,0 +1,201 @@
+"""Clients whose data lies in this process: a simulation's hundreds, or a node's one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from umbel import tree
+from umbel.data.clients import IntArray, Population, Work, batches, rows_of
+from umbel.data.scenarios import Plan
+from umbel.errors import UmbelError
+from umbel.federation import Answered, Call, Cohort, Federation
+from umbel.models import Batch, Model
+from umbel.seeds import generator
+from umbel.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
+from umbel.tree import Tree
+
+BLOCK = 2048  # rows of one forward pass
+
+
+class Diary:
+    """What each client keeps between rounds: two generations, tagged by round.
+
+    A client asked for round r reads the newest generation before r, so a round done twice (after a crash, a
+    retry) reads the same memory both times.
+    """
+
+    def __init__(self) -> None:
+        self.pages: dict[str, dict[int, Tree]] = {}
+
+    def read(self, name: str, round: int) -> Tree:
+        """The newest page before `round`, or an empty one."""
+        pages = self.pages.get(name, {})
+        past = [written for written in pages if written < round]
+        return pages[max(past)] if past else {}
+
+    def write(self, name: str, round: int, keep: Tree) -> None:
+        """Add a page; names that are not kept anew are carried over."""
+        if not keep:
+            return
+        pages = self.pages.setdefault(name, {})
+        pages[round] = {**self.read(name, round), **keep}
+        for old in sorted(pages)[:-2]:
+            del pages[old]
+
+    def newest(self) -> tuple[Tree, dict[str, int]]:
+        """Every client's last page as one tree, and the rounds they were written in: the part of a checkpoint."""
+        rounds = {name: max(pages) for name, pages in self.pages.items()}
+        return {name: self.pages[name][round] for name, round in rounds.items()}, rounds
+
+    def restore(self, pages: Tree, rounds: dict[str, int]) -> None:
+        """Undo `newest`."""
+        self.pages = {name: {rounds[name]: page} for name, page in pages.items()}
+
+
+class LocalClients:
+    """Data, schedule and memory of clients in this process, and how one of them does a task."""
+
+    def __init__(self, population: Population, seed: int, device: torch.device) -> None:
+        self.population = population
+        self.seed = seed
+        self.device = device
+        self.x = torch.from_numpy(population.pool.x).to(device)
+        self.y = torch.from_numpy(population.pool.y).to(device)
+        self.diary = Diary()
+        self._cache: dict[tuple[int, str], IntArray] = {}
+
+    def rows(self, i: int, which: str) -> IntArray:
+        """Rows of the pool that client i means by `which`."""
+        if (i, which) not in self._cache:
+            people = self.population
+            self._cache[i, which] = rows_of(
+                people.train[i], people.test[i], people.pool.y, which, self.seed, people.names[i]
+            )
+        return self._cache[i, which]
+
+    def schedule(self, i: int, cohort: Cohort, work: Work) -> list[IntArray]:
+        """The batches of client i in this round and phase, whoever computes them."""
+        rng = generator(self.seed, "batches", cohort.phase, cohort.round, self.population.names[i])
+        return batches(self.rows(i, work.rows), work, rng)
+
+    def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
+        """Images in [0, 1] and labels of these rows."""
+        index = torch.as_tensor(rows, device=self.device)
+        x = self.x[index]
+        return (x.float() / 255 if x.dtype == torch.uint8 else x), self.y[index]
+
+    def memory(self, i: int, round: int, task: Task, net: Model) -> Tree:
+        """What client i remembers before `round`: its page over the task's default."""
+        default = tree.to(task.memory(net, self.seed), self.device)
+        return {**default, **self.diary.read(self.population.names[i], round)}
+
+    def client(self, i: int, rows: IntArray, steps: int, memory: Tree, with_rows: bool) -> Client:
+        """Client i as a task meets it."""
+        x, y = self.gather(rows if with_rows else rows[:0])
+        size, given = (torch.tensor(number, device=self.device) for number in (len(rows), steps))
+        return Client(x, y, size, given, memory)
+
+    def answer(self, net: Model, call: Call, position: int) -> Tree:
+        """Let one client do its task, in plain torch on one thread, and return what it sends.
+
+        One thread and unpadded batches make the result the same to the last bit wherever it is computed.
+        """
+        i = int(call.cohort.ids[position])
+        inputs = call.inputs(torch.tensor([position]))
+        inputs = tree.to({**call.shared, **tree.take(inputs, 0)}, self.device)
+        with one_thread(), torch.no_grad():
+            reply = self._do(net, call.task, i, call.cohort, call.work, inputs, call.options)
+        self.diary.write(self.population.names[i], call.cohort.round, reply.keep)
+        return reply.send
+
+    def _do(self, net: Model, task: Task, i: int, cohort: Cohort, work: Work, inputs: Tree,
+            options: dict[str, Any]) -> Reply:
+        rows = self.rows(i, work.rows)
+        memory = self.memory(i, cohort.round, task, net)
+        if isinstance(task, Plain):
+            return task.function(net, self.client(i, rows, 0, memory, with_rows=True), **inputs, **options)
+        if isinstance(task, Rows):
+            trained = work._replace(rows="train")
+            for name in options.get("become", ()):
+                become = TASKS[name]
+                chosen = options if isinstance(become, Loop) else {}
+                inputs = {"model": self._do(net, become, i, cohort, trained, inputs, chosen).send["model"]}
+            return task.finish(net, values(net, task, inputs, *self.gather(rows)))
+        plan = self.schedule(i, cohort, work)
+        client = self.client(i, rows, len(plan), memory, with_rows=False)
+        carry, fixed = task.begin(net, client, **inputs, **options)
+        for batch in plan:
+            carry = task.step(net, carry, fixed, Batch(*self.gather(batch)), **options)
+        return task.finish(net, client, carry, fixed, **options)
+
+
+class LocalEngine(Federation):
+    """What engines over local clients share: everything but how the work is ordered."""
+
+    def __init__(self, net: Model, population: Population, seed: int, device: str | torch.device) -> None:
+        place = torch.device(device)
+        super().__init__(net.to(place), list(population.names), seed, place)
+        self.clients = LocalClients(population, seed, place)
+        self.plan: Plan | None = None  # how the population was drawn, where that is known
+        self.arrive(0)
+
+    def arrive(self, round: int) -> None:
+        """A population knows when its clients come and go."""
+        self.online = torch.from_numpy(self.clients.population.present(round))
+
+    def memory(self) -> tuple[Tree, dict[str, int]]:
+        """The last page of every client."""
+        return self.clients.diary.newest()
+
+    def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
+        """Restore the pages."""
+        self.clients.diary.restore(tree.to(pages, self.device), rounds)
+
+    def one_by_one(self, call: Call) -> Iterator[Answered]:
+        """One client after another, each on its own."""
+        for position in range(len(call.cohort.ids)):
+            yield Answered(torch.tensor([position]), tree.stack([self.clients.answer(self.net, call, position)]))
+
+
+def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:
+    """One value per row under one model (rows, ...), or under each of k models (k, rows, ...)."""
+    if "models" in inputs:
+        k = tree.count(inputs["models"])
+        return tree.stack([values(net, task, {"model": tree.take(inputs["models"], j)}, x, y) for j in range(k)])
+    starts = range(0, max(1, len(y)), BLOCK)
+    return tree.cat([task.each(net, inputs["model"], x[s : s + BLOCK], y[s : s + BLOCK]) for s in starts])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, then as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def device_of(name: str) -> torch.device:
+    """The device for `cpu`, `cuda` or `auto`."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UmbelError(f"The device '{name}' needs a GPU that torch can use, and there is none: take --device cpu.")
+    return torch.device(name)
+
+
+def padded(plans: list[list[IntArray]]) -> IntArray:
+    """Schedules side by side, (steps, clients, batch), with -1 where a client has no row."""
+    steps = max((len(plan) for plan in plans), default=0)
+    width = max((len(batch) for plan in plans for batch in plan), default=0)
+    index = np.full((steps, len(plans), width), -1, dtype=np.int64)
+    for k, plan in enumerate(plans):
+        for t, batch in enumerate(plan):
+            index[t, k, : len(batch)] = batch
+    return index

@@ -1,0 +1,165 @@
+"""Many clients at once: one step of training is one vectorised call over all clients of a chunk.
+
+Clients of unequal size: a chunk is sorted by the number of batches, and a client that has finished leaves it, so
+that nobody trains on padding. Only a short last batch is padded, and masked out of the loss.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from umbel import tree
+from umbel.data.clients import IntArray, Population
+from umbel.engines.local import LocalEngine, padded, values
+from umbel.federation import Answered, Call, Silent
+from umbel.models import Batch, Model
+from umbel.tasks import TASKS, Client, Loop, Rows
+from umbel.tree import Held, Tree
+
+GIB = 2**30
+BUDGET = {"cpu": 1 * GIB, "cuda": 16 * GIB}  # declared, never asked of the machine: widths decide the last bits
+SMALL = 30_000  # parameters: below, vectorised steps win on a CPU; above, one client at a time (benchmarks/engines.py)
+
+
+class Simulator(LocalEngine):
+    """`map` is vectorised over clients, in chunks that fit a memory budget.
+
+    `vectorise=None` decides by the model and the device alone: always on a GPU, on a CPU for models of at most
+    30,000 parameters. Without vectorising, results equal the loop engine's to the last bit.
+    """
+
+    def __init__(self, net: Model, population: Population, seed: int = 0, device: str | torch.device = "cpu", *,
+                 vectorise: bool | None = None, budget: int | None = None) -> None:
+        super().__init__(net, population, seed, device)
+        pays = self.device.type != "cpu" or net.parameters <= SMALL
+        self.vectorise = pays if vectorise is None else vectorise
+        self.budget = budget or BUDGET.get(self.device.type, GIB)
+
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
+        """Training together where that pays, rows once per model, the rest one client at a time."""
+        if isinstance(call.task, Loop) and self.vectorise:
+            for positions, send in self._train(call):
+                yield Answered(positions, send)
+        elif isinstance(call.task, Rows):
+            yield from self._score(call)
+        else:
+            yield from self.one_by_one(call)
+
+    # Training ---------------------------------------------------------------------------------------------------
+
+    def _train(self, call: Call) -> Iterator[tuple[Tensor, Tree]]:
+        plans = [self.clients.schedule(i, call.cohort, call.work) for i in call.cohort.ids.tolist()]
+        longest_first = sorted(range(len(plans)), key=lambda position: -len(plans[position]))
+        batch = max((len(rows) for plan in plans for rows in plan), default=1)
+        width = max(1, self.budget // footprint(self.net, batch))
+        for start in range(0, len(plans), width):
+            chosen = longest_first[start : start + width]
+            with torch.no_grad():
+                yield torch.tensor(chosen), self._train_chunk(call, chosen, [plans[position] for position in chosen])
+
+    def _train_chunk(self, call: Call, chosen: list[int], plans: list[list[IntArray]]) -> Tree:
+        """Train some clients side by side, longest schedule first; returns what they send."""
+        assert isinstance(call.task, Loop)
+        task, net, options = call.task, self.net.vectorised(), call.options
+        ids = call.cohort.ids[chosen].tolist()
+        shared = tree.to(call.shared, self.device)
+        inputs = tree.to(call.inputs(torch.tensor(chosen)), self.device)
+        client = self._stacked_client(call, ids, plans)
+
+        begin = torch.vmap(lambda client, inputs: task.begin(net, client, **shared, **inputs, **options))
+        step = torch.vmap(lambda carry, fixed, batch: task.step(net, carry, fixed, Batch(*batch), **options))
+        finish = torch.vmap(lambda client, carry, fixed: task.finish(net, client, carry, fixed, **options))
+
+        carry, fixed = begin(client, inputs)
+        done: list[Tree] = []  # carries of clients that have left, shortest schedule first
+        index = torch.from_numpy(padded(plans)).to(self.device)
+        for width, steps in groupby(range(len(index)), key=lambda t: sum(len(plan) > t for plan in plans)):
+            done.append(tree.take(carry, slice(width, None)))
+            carry, fixed_now = tree.take(carry, slice(0, width)), tree.take(fixed, slice(0, width))
+            for t in steps:
+                rows = index[t, :width]
+                x, y = self.clients.gather(rows.clamp(min=0))
+                live = rows >= 0
+                full = min(len(plan[t]) for plan in plans[:width]) == rows.shape[1]
+                carry = step(carry, fixed_now, (x, y) if full else (x, y, live))
+        carry = tree.cat([carry, *reversed(done)]) if done else carry
+        reply = finish(client, carry, fixed)
+        for k, i in enumerate(ids):
+            self.clients.diary.write(self.names[i], call.cohort.round, tree.take(reply.keep, k))
+        send: Tree = reply.send
+        return send
+
+    def _stacked_client(self, call: Call, ids: list[int], plans: list[list[IntArray]]) -> Client:
+        """The clients of a chunk as one `Client` with a leading axis; memory holds what the task declares."""
+        declared = call.task.memory(self.net, self.seed)
+        pages = [self.clients.memory(i, call.cohort.round, call.task, self.net) for i in ids]
+        memory = tree.stack([{name: page[name] for name in declared} for page in pages]) if declared else {}
+        size = torch.tensor([len(self.clients.rows(i, call.work.rows)) for i in ids], device=self.device)
+        steps = torch.tensor([len(plan) for plan in plans], device=self.device)
+        none = torch.zeros(len(ids), 0, device=self.device)
+        return Client(none, none, size, steps, memory)
+
+    # Rows -------------------------------------------------------------------------------------------------------
+
+    def _score(self, call: Call) -> Iterator[Answered]:
+        """Each (model, row of the pool) once; then every client gathers its own."""
+        for positions, inputs in self._models(call):
+            mine = [self._own_rows(call, position) for position in positions]
+            needed = torch.unique(torch.cat(mine))
+            with torch.no_grad():
+                found = self._values(call, inputs, needed)
+            axis = 1 if "models" in inputs else 0
+            for position, rows in zip(positions, mine, strict=True):
+                at = torch.searchsorted(needed, rows).to(self.device)
+                own = tree.each(partial(torch.index_select, dim=axis, index=at), found)
+                reply = call.task.finish(self.net, own)  # type: ignore[union-attr]
+                yield Answered(torch.tensor([position]), tree.stack([reply.send]))
+
+    def _own_rows(self, call: Call, position: int) -> Tensor:
+        return torch.from_numpy(self.clients.rows(int(call.cohort.ids[position]), call.work.rows))
+
+    def _values(self, call: Call, inputs: Tree, rows: Tensor) -> Tree:
+        assert isinstance(call.task, Rows)
+        x, y = self.clients.gather(rows)
+        return values(self.net, call.task, inputs, x, y)
+
+    def _models(self, call: Call) -> Iterator[tuple[list[int], Tree]]:
+        """Positions that share a model, and that model."""
+        everybody = range(len(call.cohort.ids))
+        if call.options.get("become", ()):
+            yield from self._become(call)
+        elif "models" in call.shared or "model" in call.shared:
+            yield list(everybody), tree.to(call.shared, self.device)
+        elif isinstance(held := call.each.get("model"), Held):
+            for label in sorted(set(held.index.tolist())):
+                yield [p for p in everybody if int(held.index[p]) == label], {"model": tree.take(held.models, label)}
+        else:
+            for position in everybody:
+                yield [position], tree.take(tree.to(call.inputs(torch.tensor([position])), self.device), 0)
+
+    def _become(self, call: Call) -> Iterator[tuple[list[int], Tree]]:
+        """Let clients turn the model they were sent into the one that they use, chunk by chunk."""
+        first, *rest = (TASKS[name] for name in call.options["become"])
+        work = call.work._replace(rows="train")
+        options = {name: value for name, value in call.options.items() if name != "become"}
+        start = call._replace(task=first, work=work, options=options if isinstance(first, Loop) else {})
+        for chunk in self.perform(start):
+            assert isinstance(chunk, Answered)
+            models = {"model": chunk.send["model"]}
+            for task in rest:
+                cohort = call.cohort._replace(ids=call.cohort.ids[chunk.positions])
+                again = start._replace(task=task, cohort=cohort, shared={}, each=models,
+                                       options=options if isinstance(task, Loop) else {})
+                parts = [part for part in self.perform(again) if isinstance(part, Answered)]
+                order = torch.cat([part.positions for part in parts]).argsort().to(self.device)
+                models = {"model": tree.take(tree.cat([part.send["model"] for part in parts]), order)}
+            for k, position in enumerate(chunk.positions.tolist()):
+                yield [position], tree.take(models, k)
+
+
+def footprint(net: Model, batch: int) -> int:
+    """Bytes one client needs in a vectorised step: model, velocity, gradient, start and copies; activations thrice."""
+    return 4 * (8 * net.parameters + 3 * batch * (net.activations + net.features))

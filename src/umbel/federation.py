@@ -1,0 +1,230 @@
+"""The contract of all engines: one verb, `map`, the only door to the clients.
+
+Cost, seeds, time and bad answers are handled here, once. An engine says only how the work is done: it implements
+`perform`.
+"""
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from umbel import tree
+from umbel.data.clients import Work
+from umbel.errors import UmbelError
+from umbel.ledger import Ledger, Line
+from umbel.models import Model
+from umbel.tasks import Leaf, Task, UpTo
+from umbel.tree import Held, Ragged, Tree
+
+
+class Cohort(NamedTuple):
+    """Who is asked, when and what for.
+
+    The phase is one word with four jobs: seed stream, ledger line, stopwatch, progress text.
+    """
+
+    ids: Tensor  # (m,) positions in `fed.names`
+    round: int
+    phase: str = "train"
+
+
+class Call(NamedTuple):
+    """All of one `map`, as an engine gets it."""
+
+    task: Task
+    cohort: Cohort
+    work: Work
+    shared: Tree  # everybody receives this
+    each: Tree  # position p receives row p of this; values may be `Held`
+    options: dict[str, Any]  # static: part of what the task is
+
+    def inputs(self, positions: Tensor) -> Tree:
+        """The rows of `each` for some positions, stacked."""
+        return {
+            name: value.rows(positions) if isinstance(value, Held)
+            else tree.take(value, positions) if isinstance(value, dict) else value[positions]
+            for name, value in self.each.items()
+        }
+
+
+class Answered(NamedTuple):
+    """What some positions of a cohort sent, stacked."""
+
+    positions: Tensor
+    send: Tree
+
+
+class Silent(NamedTuple):
+    """A position that did not answer, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Who answered and what, stacked in the cohort's order. Missing answers are normal."""
+
+    ids: Tensor  # (m',) who
+    answers: Tree  # name -> stack, tensor or `Ragged`
+    lost: Mapping[str, str]  # name of a client -> why its answer is not here
+
+
+class NobodyAnswered(RuntimeError):
+    """Every answer of a call was lost."""
+
+    def __init__(self, lost: Mapping[str, str]) -> None:
+        self.lost = lost
+        super().__init__(f"none of {len(lost)} clients gave a usable answer ({'; '.join(sorted(set(lost.values())))})")
+
+
+Watch: TypeAlias = Callable[[str, int, int], None]  # phase, clients done, clients asked
+
+
+class Federation(ABC):
+    """Clients that can be asked to do a task. Algorithms see nothing else of the world."""
+
+    def __init__(self, net: Model, names: list[str], seed: int, device: torch.device) -> None:
+        self.net = net
+        self.names = names
+        self.seed = seed
+        self.device = device  # where answers live; ids, labels and counts live on the CPU
+        self.online = torch.ones(len(names), dtype=torch.bool)  # who can be asked now
+        self.ledger = Ledger()
+        self.lost: dict[str, str] = {}  # whose answers were lost, and why, since the round began
+        self.setup: dict[str, Any] = {}  # how to build this federation again: fields of an Experiment
+        self.facts: dict[str, Any] = {}  # what a result says of it: data, partition, true groups
+        self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
+        self.watch: Watch = lambda phase, done, asked: None
+        self._allowed = {"train", "fit", "validation"}
+
+    @abstractmethod
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
+        """Do the work, in chunks of any size and order."""
+
+    @abstractmethod
+    def arrive(self, round: int) -> None:
+        """Find out who can be asked in this round: `online`, and new `names` behind the old ones."""
+
+    @abstractmethod
+    def memory(self) -> tuple[Tree, dict[str, int]]:
+        """What clients keep, as far as the server has it in hand: pages by name, and the rounds they are from."""
+
+    @abstractmethod
+    def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
+        """Give clients back what `memory` told."""
+
+    def testing(self) -> Self:
+        """A view through which test rows can be asked for. For `evaluate` only: methods never see them."""
+        view = copy.copy(self)
+        view._allowed = self._allowed | {"test"}
+        return view
+
+    def map(self, task: Task, cohort: Cohort, *, work: Work | None = None, shared: Tree | None = None,
+            each: Tree | None = None, **options: Any) -> Heard:
+        """Ask every client of the cohort to do `task`; all receive `shared`, position p receives row p of `each`."""
+        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options)
+        if call.work.rows not in self._allowed:
+            allowed = ", ".join(sorted(self._allowed))
+            raise UmbelError(f"A method may ask for the rows {allowed}. Got '{call.work.rows}' instead.")
+        started = time.perf_counter()
+        self._bill_down(call)
+        expected = task.answers(self.net, **options)
+        chunks: list[Answered] = []
+        lost: dict[str, str] = {}
+        done = 0
+        for chunk in self.perform(call):
+            if isinstance(chunk, Silent):
+                lost[self._name(call, chunk.position)] = chunk.reason
+                done += 1
+            else:
+                good, reasons = _check(chunk, expected)
+                lost |= {self._name(call, position): reason for position, reason in reasons.items()}
+                if len(good.positions):
+                    self._bill_up(call, good)
+                    chunks.append(good)
+                done += len(chunk.positions)
+            self.watch(cohort.phase, done, len(cohort.ids))
+        self.seconds[cohort.phase] += time.perf_counter() - started
+        self.lost |= lost
+        if not chunks:
+            raise NobodyAnswered(lost)
+        positions = torch.cat([chunk.positions for chunk in chunks])
+        order = positions.argsort()
+        answers = {name: _join([chunk.send[name] for chunk in chunks], leaf, order) for name, leaf in expected.items()}
+        return Heard(cohort.ids[positions[order]], answers, lost)
+
+    def _name(self, call: Call, position: int) -> str:
+        return self.names[int(call.cohort.ids[position])]
+
+    def _line(self, call: Call, positions: Tensor, direction: str, kind: str, amounts: list[int]) -> None:
+        clients = tuple(self._name(call, position) for position in positions.tolist())
+        self.ledger.bill(Line(call.cohort.phase, call.cohort.round, direction, kind, clients, tuple(amounts)))
+
+    def _bill_down(self, call: Call) -> None:
+        everybody = torch.arange(len(call.cohort.ids))
+        for kind, value in {**call.shared, **call.each}.items():
+            if isinstance(value, Held):
+                amount = tree.nbytes(value.models) // tree.count(value.models)
+            else:
+                amount = tree.nbytes({kind: value}) // (len(everybody) if kind in call.each else 1)
+            self._line(call, everybody, "down", kind, [amount] * len(everybody))
+
+    def _bill_up(self, call: Call, chunk: Answered) -> None:
+        for kind, value in chunk.send.items():
+            amount = tree.nbytes({kind: value}) // len(chunk.positions)  # rows of a chunk have one shape
+            self._line(call, chunk.positions, "up", kind, [amount] * len(chunk.positions))
+
+
+def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
+    """Part a chunk into what can be believed and, by position, why the rest cannot."""
+    if fault := _misfit(chunk.send, expected):
+        return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
+    finite = torch.ones(len(chunk.positions), dtype=torch.bool)
+    for leaf in tree.named(chunk.send).values():
+        if leaf.is_floating_point():
+            sound = leaf.isfinite()
+            finite &= (sound.flatten(1).all(1) if sound.dim() > 1 else sound).cpu()
+    if bool(finite.all()):
+        return chunk, {}
+    reasons = {int(position): "not finite" for position in chunk.positions[~finite]}
+    kept = tree.each(lambda leaf: leaf[finite.to(leaf.device)], chunk.send)
+    return Answered(chunk.positions[finite], kept), reasons
+
+
+def _misfit(send: Any, expected: Any, path: str = "answer") -> str | None:
+    """Why a stacked answer is not what the task promised, or None."""
+    if isinstance(expected, dict):
+        if not isinstance(send, dict) or set(send) != set(expected):
+            return f"{path} has other names than promised"
+        return next((fault for name in expected if (fault := _misfit(send[name], expected[name], name))), None)
+    leaf: Leaf = expected
+    shape = tuple(send.shape[1:])
+    fits = len(shape) == len(leaf.shape) and all(
+        got <= want.most if isinstance(want, UpTo) else got == want
+        for got, want in zip(shape, leaf.shape, strict=True)
+    )
+    if not fits or send.dtype != leaf.dtype:
+        return f"{path} has shape {shape} and type {send.dtype}, promised were {leaf.shape} and {leaf.dtype}"
+    return None
+
+
+def _join(parts: list[Any], expected: Any, order: Tensor) -> Any:
+    """Put the chunks' leaves together in the cohort's order; counts go to the CPU, ragged ones are padded."""
+    if isinstance(expected, dict):
+        return {name: _join([part[name] for part in parts], leaf, order) for name, leaf in expected.items()}
+    if any(isinstance(axis, UpTo) for axis in expected.shape):
+        rows = [row for part in parts for row in part]
+        values = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return Ragged(values[order], torch.tensor([len(row) for row in rows])[order])
+    joined = torch.cat(parts) if len(parts) > 1 else parts[0]
+    if not joined.is_floating_point():
+        joined = joined.cpu()
+    return joined if bool((order[1:] > order[:-1]).all()) else joined[order.to(joined.device)]

@@ -1,0 +1,270 @@
+"""A network as pure functions of its parameters, from any `nn.Module`.
+
+Tasks never touch a module: they ask a `Model` for logits, features or a gradient at given parameters.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+from torch.nn.functional import cross_entropy, pad, relu
+
+from umbel.errors import UmbelError, unknown
+from umbel.tree import Params
+
+
+class Batch(NamedTuple):
+    """Some rows of one client. `live` masks padding, or is None where there is none."""
+
+    x: Tensor  # (b, channels, height, width) in [0, 1]
+    y: Tensor  # (b,)
+    live: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A network and how to read it. Parameters come in as an argument, always.
+
+    `make` builds a module with fresh weights; an instance given instead of a factory starts every run from
+    its own weights (say, pretrained ones). Modules run in evaluation mode: tasks draw no randomness, so
+    dropout is inactive.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]  # of one input, without the batch
+    classes: int
+    head: str  # path of the classifier layer
+    mean: Tensor  # normalisation, the model's first act, broadcast over an input
+    std: Tensor
+    functional: bool = False  # differentiate by torch.func: the only way that vmaps, but slower for one client
+    module: nn.Module = field(repr=False, default_factory=nn.Module)  # skeleton; its weights are never read
+
+    def init(self, seed: int) -> Params:
+        """Fresh parameters on the CPU; the same seed gives the same ones."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.make()
+        return {name: leaf.detach().clone() for name, leaf in module.named_parameters()}
+
+    def zeros(self) -> Params:
+        """All parameters zero, where the model lives."""
+        return {name: torch.zeros_like(leaf) for name, leaf in self.module.named_parameters()}
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers a model is."""
+        return sum(leaf.numel() for leaf in self.module.parameters())
+
+    @property
+    def features(self) -> int:
+        """How many numbers an input is."""
+        return int(torch.tensor(self.shape).prod())
+
+    @cached_property
+    def activations(self) -> int:
+        """How many numbers the layers put out for one input: the measure of a step's memory."""
+        counted = [0]
+        hooks = [
+            layer.register_forward_hook(lambda _layer, _in, out: counted.append(out.numel()))
+            for layer in self.module.modules() if not list(layer.children())
+        ]
+        device = self.mean.device
+        self.module(torch.zeros(1, *self.shape, device=device))
+        for hook in hooks:
+            hook.remove()
+        return sum(counted)
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of the classifier's parameters."""
+        return tuple(name for name, _ in self.module.named_parameters() if name.startswith(f"{self.head}."))
+
+    def logits(self, params: Params, x: Tensor) -> Tensor:
+        """(b, classes) for raw inputs in [0, 1]."""
+        out: Tensor = functional_call(self.module, params, ((x - self.mean) / self.std,))
+        return out
+
+    def embed(self, params: Params, x: Tensor) -> Tensor:
+        """What enters the classifier, (b, d)."""
+        inner = {name: leaf for name, leaf in params.items() if name not in self.head_names}
+        out: Tensor = functional_call(self._body, inner, ((x - self.mean) / self.std,))
+        return out
+
+    @cached_property
+    def _body(self) -> nn.Module:
+        body = copy.deepcopy(self.module)
+        body.set_submodule(self.head, nn.Identity())
+        return body
+
+    def loss(self, params: Params, batch: Batch) -> Tensor:
+        """Mean cross-entropy over the live rows."""
+        if batch.live is None:
+            return cross_entropy(self.logits(params, batch.x), batch.y)
+        rows = cross_entropy(self.logits(params, batch.x), batch.y, reduction="none")
+        return (rows * batch.live).sum() / batch.live.sum().clamp(min=1)
+
+    def gradient(self, params: Params, batch: Batch, only: tuple[str, ...] = ()) -> Params:
+        """Gradient of the loss with respect to the parameters, or to those named in `only`."""
+        learn = {name: params[name] for name in only or params}
+        if self.functional:
+            slope: Params = grad(lambda leaves: self.loss({**params, **leaves}, batch))(learn)
+            return slope
+        with torch.enable_grad():
+            leaves = {name: leaf.detach().requires_grad_() for name, leaf in learn.items()}
+            loss = self.loss({**params, **leaves}, batch)
+        slopes = torch.autograd.grad(loss, list(leaves.values()))
+        return dict(zip(leaves, slopes, strict=True))
+
+    def vectorised(self) -> "Model":
+        """The same model, to be run under `torch.vmap`."""
+        return replace(self, functional=True)
+
+    def to(self, device: torch.device) -> "Model":
+        """The same model for tensors on `device`."""
+        return replace(self, mean=self.mean.to(device), std=self.std.to(device),
+                       module=copy.deepcopy(self.module).to(device))
+
+
+def wrap(
+    network: nn.Module | Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    head: str | None = None,
+    name: str = "own",
+    mean: tuple[float, ...] = (0.0,),
+    std: tuple[float, ...] = (1.0,),
+) -> Model:
+    """Make a `Model` of any `nn.Module`, or of a function that builds one; its classifier is found or named."""
+    make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = make().eval()
+    _refuse_running_statistics(name, module)
+    broadcast = (-1, *[1] * (len(shape) - 1))
+    model = Model(
+        name, make, shape, classes, _find_head(name, module, classes, head),
+        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast), module=module.requires_grad_(False),
+    )
+    _try_once(model)
+    return model
+
+
+def _refuse_running_statistics(name: str, module: nn.Module) -> None:
+    tracking = [
+        path for path, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
+        and layer.track_running_stats
+    ]
+    if tracking:
+        raise UmbelError(
+            f"The model '{name}' has running statistics in {', '.join(tracking[:3])}"
+            f"{' and more' if len(tracking) > 3 else ''}, which averaging over clients would spoil: replace BatchNorm"
+            " by nn.GroupNorm, or build it with track_running_stats=False."
+        )
+
+
+def _find_head(name: str, module: nn.Module, classes: int, head: str | None) -> str:
+    layers = dict(module.named_modules())
+    if head is not None:
+        if head not in layers or not head:
+            raise unknown(f"layer of model '{name}' named", head, (path for path in layers if path))
+        return head
+    linear = {str(path): layer for path, layer in layers.items() if isinstance(layer, nn.Linear)}
+    fitting = [path for path, layer in linear.items() if layer.out_features == classes]
+    if not fitting:
+        raise UmbelError(
+            f"The model '{name}' must end in a linear layer with {classes} outputs, one for each class. Found none:"
+            " name its classifier layer with head=..."
+        )
+    return fitting[-1]
+
+
+def _try_once(model: Model) -> None:
+    """One forward pass of one zero input, so that a misfit is told here and not inside a round."""
+    try:
+        out = model.logits(dict(model.module.named_parameters()), torch.zeros(1, *model.shape))
+    except RuntimeError as error:
+        raise UmbelError(f"The model '{model.name}' does not take inputs of shape {model.shape}: {error}.") from error
+    if tuple(out.shape) != (1, model.classes):
+        raise UmbelError(
+            f"The model '{model.name}' must give {model.classes} numbers for one input."
+            f" Got an output of shape {tuple(out.shape)} instead."
+        )
+
+
+def mlp(shape: tuple[int, ...], classes: int, hidden: int = 200) -> nn.Module:
+    """One hidden layer of 200: the Comparative Evaluation's and IFCA's network."""
+    features = int(torch.tensor(shape).prod())
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+class LeNet5(nn.Module):
+    """LeNet-5 as in PACFL's code: two 5x5 convolutions, three linear layers. Images below 28 px are padded."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.margin = [max(0, 28 - side) for side in (width, height)]
+        side_h, side_w = ((max(28, side) - 4) // 2 - 4 for side in (height, width))
+        self.conv1 = nn.Conv2d(channels, 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * (side_h // 2) * (side_w // 2), 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, channels, height, width) -> (b, classes)."""
+        across, down = self.margin
+        if across or down:
+            x = pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
+        x = nn.functional.max_pool2d(relu(self.conv1(x)), 2)
+        x = nn.functional.max_pool2d(relu(self.conv2(x)), 2)
+        x = relu(self.fc2(relu(self.fc1(x.flatten(1)))))
+        out: Tensor = self.fc3(x)
+        return out
+
+
+def _block(channels: int, out: int, pool: bool = False) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(channels, out, 3, padding=1, bias=True), nn.GroupNorm(32, out), nn.ReLU()]
+    return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
+
+
+class ResNet9(nn.Module):
+    """ResNet-9 with GroupNorm(32) everywhere, as PACFL uses for CIFAR-100 (its Table 12, blocks 5 + 6 added)."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.block1 = _block(shape[0], 64)
+        self.block2 = _block(64, 128, pool=True)
+        self.block3 = nn.Sequential(_block(128, 128), _block(128, 128))
+        self.block4 = _block(128, 256, pool=True)
+        self.block5 = _block(256, 512, pool=True)
+        self.block6 = nn.Sequential(_block(512, 512), _block(512, 512))
+        self.classifier = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, channels, height, width) -> (b, classes)."""
+        x = self.block2(self.block1(x))
+        x = self.block5(self.block4(x + self.block3(x)))
+        x = (x + self.block6(x)).amax((2, 3))  # the 4x4 max pool of a 32 px image
+        out: Tensor = self.classifier(x)
+        return out
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {"mlp": mlp, "lenet5": LeNet5, "resnet9": ResNet9}
+
+
+def build(
+    name: str, shape: tuple[int, ...], classes: int, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)
+) -> Model:
+    """A registered model for inputs of `shape`."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return wrap(lambda: MODELS[name](shape, classes), shape, classes, name=name, mean=mean, std=std)
