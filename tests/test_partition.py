@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umbel.data import partition
+from umbel.data import partition, testsets
 from umbel.data.partition import Drawn
 from umbel.errors import UmbelError
 from umbel.seeds import generator
@@ -344,10 +344,10 @@ def test_blocks_are_array_split(size: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("mode", [partition.label_full, partition.matched, partition.holdout])
+@pytest.mark.parametrize("mode", [testsets.label_full, testsets.matched, testsets.holdout])
 @settings(deadline=None, max_examples=10)
 @given(seed=seeds)
-def test_nobody_is_tested_on_its_training_rows(name: str, mode: partition.Tester, seed: int) -> None:
+def test_nobody_is_tested_on_its_training_rows(name: str, mode: testsets.Tester, seed: int) -> None:
     """Under every partition and mode a client's own training and test rows are disjoint, and neither is empty."""
     y, y_test = labels(240), labels(60, seed=1)
     drawn = ALL[name](y, 12, generator(seed))
@@ -363,7 +363,7 @@ def test_nobody_is_tested_on_its_training_rows(name: str, mode: partition.Tester
 def test_label_full_is_every_test_row_of_a_held_label() -> None:
     """One stray training row of a label brings all its test rows."""
     y, y_test = np.array([0, 0, 0, 1, 2]), np.array([2, 1, 0, 1, 0])
-    train, test = partition.label_full(y, y_test, [np.array([0, 1, 3]), np.array([4])], generator(0))
+    train, test = testsets.label_full(y, y_test, [np.array([0, 1, 3]), np.array([4])], generator(0))
     assert [rows.tolist() for rows in train] == [[0, 1, 3], [4]]
     assert [rows.tolist() for rows in test] == [[6, 7, 8, 9], [5]]
 
@@ -374,7 +374,7 @@ def test_matched_follows_the_training_shares(share: int, seed: int) -> None:
     """Test rows come in the client's own proportions, and no two clients share one."""
     y, y_test = np.repeat([0, 1], 100), np.repeat([0, 1], 50)
     one = np.r_[: 10 * share, 100 : 200 - 10 * share]
-    _, test = partition.matched(y, y_test, [one, np.setdiff1d(np.arange(200), one)], generator(seed))
+    _, test = testsets.matched(y, y_test, [one, np.setdiff1d(np.arange(200), one)], generator(seed))
     assert np.bincount(y_test[test[0] - 200]).tolist() == [5 * share, 50 - 5 * share]
     assert len(np.unique(np.concatenate(test))) == 100
 
@@ -382,7 +382,7 @@ def test_matched_follows_the_training_shares(share: int, seed: int) -> None:
 def test_matched_lends_a_row_when_there_are_too_few() -> None:
     """Three clients and two test rows: the third borrows one; a client whose label is never tested gets none."""
     y, y_test = np.array([0, 0, 0, 1]), np.array([0, 0])
-    _, test = partition.matched(y, y_test, [np.array([i]) for i in range(4)], generator(0))
+    _, test = testsets.matched(y, y_test, [np.array([i]) for i in range(4)], generator(0))
     assert [len(rows) for rows in test] == [1, 1, 1, 0]
 
 
@@ -391,7 +391,7 @@ def test_matched_lends_a_row_when_there_are_too_few() -> None:
 def test_holdout_is_a_stratified_30_percent(sizes: list[int], seed: int) -> None:
     """Of each label 30 % is held out, to within a row, and one row stays whenever there are two."""
     y = np.repeat(np.arange(len(sizes)), sizes)
-    (train,), (test,) = partition.holdout(y, y[:0], [np.arange(len(y))], generator(seed))
+    (train,), (test,) = testsets.holdout(y, y[:0], [np.arange(len(y))], generator(seed))
     assert sorted([*train, *test]) == list(range(len(y)))
     if len(y) > 1:
         assert len(test) >= 1
@@ -404,6 +404,6 @@ def test_holdout_is_a_stratified_30_percent(sizes: list[int], seed: int) -> None
 def test_holdout_of_the_papers_client() -> None:
     """100 rows of each label part 70 to 30; 10 rows part 7 to 3."""
     y = np.repeat([0, 1], [100, 10])
-    (train,), (test,) = partition.holdout(y, y[:0], [np.arange(110)], generator(0))
+    (train,), (test,) = testsets.holdout(y, y[:0], [np.arange(110)], generator(0))
     assert np.bincount(y[train]).tolist() == [70, 7]
     assert np.bincount(y[test]).tolist() == [30, 3]

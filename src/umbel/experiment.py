@@ -14,7 +14,8 @@ from umbel.algorithms import ALGORITHMS, Algorithm, Local
 from umbel.algorithms.base import choice, number
 from umbel.data import scenarios, sources
 from umbel.data.clients import IntArray, Population
-from umbel.data.scenarios import SCENARIOS, Plan
+from umbel.data.plans import Plan, load_plan, realise
+from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS, Dataset
 from umbel.engines import ENGINES, LocalEngine
 from umbel.engines.local import device_of
@@ -109,13 +110,13 @@ class Experiment:
         else:
             dataset = _loaded(self.data, folder)
         if self.partition:
-            return scenarios.load_plan(self.partition), dataset
+            return load_plan(self.partition), dataset
         drawn = scenarios.draw(self.scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
         return drawn, dataset
 
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None) -> tuple[LocalEngine, Algorithm]:
         """The federation and the method of a *resolved* experiment; `network` stands in for its model."""
-        people = scenarios.realise(plan, dataset)
+        people = realise(plan, dataset)
         people = people.pooled() if self.pooled else people
         n = len(people.train)
         people = replace(people, joins=_joins(self.join, n), leaves=_leaves(self.leave, n))
@@ -177,7 +178,7 @@ def simulate(
     plan = None
     if isinstance(data, Dataset):
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
-        data = scenarios.realise(plan, data)
+        data = realise(plan, data)
     fed = _federation(_network(model or "mlp", data, RAW), data, seed, engine, device)
     fed.plan = plan
     fed.setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": fed.net.name, "seed": seed,

@@ -46,23 +46,24 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 def typed(kind: type[Algorithm], method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A method's settings with their types: its own fields, and those of its local training (`lr`, `epochs` ...)."""
-    own, local = _settable(kind), {each.name for each in fields(Local)}
     hints = {**get_type_hints(Local), **get_type_hints(kind)}
     for name in given:
-        if name not in own | local:
-            raise unknown(f"setting of {method} named", name, own | local)
+        if name not in settable(kind):
+            raise unknown(f"setting of {method} named", name, settable(kind))
     return {name: _parse(method, name, value, hints[name]) for name, value in given.items()}
 
 
 def settings_of(algorithm: Algorithm) -> dict[str, Any]:
     """All settings of a method, flat, as `typed` takes them."""
-    own = {name: getattr(algorithm, name) for name in sorted(_settable(type(algorithm)))}
-    return {**own, **{each.name: getattr(algorithm.local, each.name) for each in fields(Local)}}
+    holders = [algorithm.local if hasattr(Local, name) else algorithm for name in settable(type(algorithm))]
+    return {name: getattr(holder, name) for name, holder in zip(settable(type(algorithm)), holders, strict=True)}
 
 
-def _settable(kind: type[Algorithm]) -> set[str]:
+def settable(kind: type[Algorithm]) -> list[str]:
+    """Names a person may set: a method's own fields, then those of its local training."""
     hidden = ("local", "truth")  # local is flattened; truth comes from the scenario alone
-    return {each.name for each in fields(kind) if each.name not in hidden}  # type: ignore[arg-type]
+    own = [each.name for each in fields(kind) if each.name not in hidden]  # type: ignore[arg-type]
+    return own + [each.name for each in fields(Local)]
 
 
 def _parse(method: str, name: str, value: Any, kind: Any) -> Any:

@@ -14,7 +14,7 @@ from umbel import evaluate, ledger
 from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm, State
 from umbel.checkpoint import RunFolder
-from umbel.data.scenarios import save_plan
+from umbel.data.plans import save_plan
 from umbel.engines.local import LocalEngine
 from umbel.federation import Federation
 from umbel.recipe import settings_of, to_toml

@@ -14,7 +14,7 @@ import torch
 from umbel import evaluate, ledger
 from umbel.algorithms.base import Algorithm, State
 from umbel.checkpoint import RunFolder, Saved, write_json
-from umbel.data.scenarios import save_plan
+from umbel.data.plans import save_plan
 from umbel.engines.local import LocalEngine
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment

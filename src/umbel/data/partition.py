@@ -1,8 +1,7 @@
 """Who holds which rows: labels in, the rows of each client out.
 
 A partition reads the labels `y` of a training set. No row goes to two clients, except under `quantity_4` and `mix_4`,
-which say so. Some sizes bend down to a small set; `Drawn.facts` holds what was really used. A tester then says what
-each client trains on and is tested on, as rows of (training set, then test set).
+which say so. Some sizes bend down to a small set; `Drawn.facts` holds what was really used.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,6 @@ FACTORS = (0.1, 0.2, 0.6, 1.0)  # quantity-4, client by client
 MIX = {"cifar10": 32, "svhn": 26, "fashion-mnist": 28, "usps": 14}  # mix-4: clients of each set, of 100
 OFFSETS = {"usps": 0, "cifar10": 10, "svhn": 20, "fashion-mnist": 30}  # mix-4: the first label of each set
 REDRAWS = 1000  # dirichlet: draws before it gives up; a few seconds
-TESTED = 0.3  # holdout: the share of a client's rows that it is tested on
 
 
 class Drawn(NamedTuple):
@@ -37,7 +35,6 @@ class Drawn(NamedTuple):
 
 
 Partitioner = Callable[..., Drawn]  # (y, clients, rng, **parameters)
-Tester = Callable[[IntArray, IntArray, Rows, Generator], tuple[Rows, Rows]]  # y, y_test, held, rng -> train, test
 
 
 def iid(y: IntArray, clients: int, rng: Generator) -> Drawn:
@@ -50,8 +47,8 @@ def iid(y: IntArray, clients: int, rng: Generator) -> Drawn:
 def every_label(y: IntArray, clients: int, rng: Generator, *, per_label: int = 100) -> Drawn:
     """Client k takes the shuffled rows [k m, (k+1) m) of every label: the common ground of the taxonomy."""
     m = _room(y, clients, per_label)
-    queues = _by_label(y, rng)
-    return _drawn([_join(rows[k * m : (k + 1) * m] for rows in queues.values()) for k in range(clients)], per_label=m)
+    queues = by_label(y, rng)
+    return _drawn([joined(rows[k * m : (k + 1) * m] for rows in queues.values()) for k in range(clients)], per_label=m)
 
 
 def label_4(y: IntArray, clients: int, rng: Generator, *, per_label: int = 100) -> Drawn:
@@ -59,9 +56,9 @@ def label_4(y: IntArray, clients: int, rng: Generator, *, per_label: int = 100) 
     m = _room(y, clients, per_label)
     cut = max(1, round(CUT * m))
     truth = blocks(clients, len(KEPT))
-    queues = _by_label(y, rng).items()
+    queues = by_label(y, rng).items()
     rows = [
-        _join(rows[k * m : k * m + (m if label in KEPT[truth[k]] else cut)] for label, rows in queues)
+        joined(rows[k * m : k * m + (m if label in KEPT[truth[k]] else cut)] for label, rows in queues)
         for k in range(clients)
     ]
     return _drawn(rows, truth, per_label=m, cut_to=cut)
@@ -79,11 +76,11 @@ def quantity_4(y: IntArray, clients: int, rng: Generator, *, per_label: int = 10
             f"quantity-4 needs four different sizes: at least 8 rows per label and client. Got {m} with {clients} "
             "clients instead; ask for fewer clients."
         )
-    queues = _by_label(y, rng).values()
+    queues = by_label(y, rng).values()
     rows = []
     for k in range(clients):
         turn, kind = divmod(k, len(FACTORS))
-        rows.append(_join(rows_c[turn * sizes[kind] : (turn + 1) * sizes[kind]] for rows_c in queues))
+        rows.append(joined(rows_c[turn * sizes[kind] : (turn + 1) * sizes[kind]] for rows_c in queues))
     return _drawn(rows, np.arange(clients) % len(FACTORS), per_label=m, sizes=sizes)
 
 
@@ -99,12 +96,12 @@ def label_skew(y: IntArray, clients: int, rng: Generator, *, labels: float = 0.2
         others = rng.choice(np.delete(np.arange(len(known)), sure), held - 1, replace=False)
         owned.append(tuple(sorted(int(known[c]) for c in (sure, *others))))
     parts: list[Rows] = [[] for _ in range(clients)]
-    for label, rows in _by_label(y, rng).items():
+    for label, rows in by_label(y, rng).items():
         owners = [i for i in range(clients) if label in owned[i]]
         _enough("label-skew", label, len(rows), len(owners), len(owners))
         for i, part in zip(owners, np.array_split(rows, len(owners)) if owners else [], strict=True):
             parts[i].append(part)
-    return _drawn([_join(part) for part in parts], first_seen(owned), labels_held=held)
+    return _drawn([joined(part) for part in parts], first_seen(owned), labels_held=held)
 
 
 def flag(
@@ -117,12 +114,12 @@ def flag(
     """
     if groups > clients:
         raise UmbelError(
-            f"flag needs a client in every group. Got groups={groups} and {clients} clients instead; set 'groups' lower."
+            f"flag needs a client in every group. Got groups={groups} and {clients} clients instead; lower 'groups'."
         )
     held, known = _share(y, labels), np.unique(y)
     sets = _label_sets(known, held, groups, rng)
     truth = blocks(clients, groups)
-    queues = _by_label(y, rng)
+    queues = by_label(y, rng)
     owners = {c: np.flatnonzero([c in sets[group] for group in truth]) for c in queues}
     owners = {c: who for c, who in owners.items() if len(who)}
     floor = min(min_per_label, *(max(1, len(queues[c]) // (2 * len(who))) for c, who in owners.items()))
@@ -134,7 +131,7 @@ def flag(
         shares = np.split(rest, (ends * len(rest)).astype(np.int64))
         for turn, i in enumerate(who):
             parts[i] += [sure[turn * floor : (turn + 1) * floor], shares[turn]]
-    return _drawn([_join(part) for part in parts], truth, labels_held=held, min_per_label=floor)
+    return _drawn([joined(part) for part in parts], truth, labels_held=held, min_per_label=floor)
 
 
 def dirichlet(y: IntArray, clients: int, rng: Generator, *, alpha: float = 0.1, min_size: int = 10) -> Drawn:
@@ -161,7 +158,7 @@ def _dirichlet_once(y: IntArray, clients: int, rng: Generator, alpha: float) -> 
     """One draw; empty when a label found every client full."""
     parts: list[Rows] = [[] for _ in range(clients)]
     sizes = np.zeros(clients, dtype=np.int64)
-    for rows in _by_label(y, rng).values():
+    for rows in by_label(y, rng).values():
         share = rng.dirichlet(np.full(clients, alpha)) * (sizes < len(y) / clients)
         if not share.sum() > 0:
             return []
@@ -169,7 +166,7 @@ def _dirichlet_once(y: IntArray, clients: int, rng: Generator, alpha: float) -> 
         for i, part in enumerate(np.split(rows, ends)):
             parts[i].append(part)
             sizes[i] += len(part)
-    return [_join(part) for part in parts]
+    return [joined(part) for part in parts]
 
 
 def dirichlet_clients(y: IntArray, clients: int, rng: Generator, *, alpha: float = 0.25) -> Drawn:
@@ -180,7 +177,7 @@ def dirichlet_clients(y: IntArray, clients: int, rng: Generator, *, alpha: float
     size = len(y) // clients
     if size < 1:
         raise UmbelError(f"Every client needs a row: at most {len(y)} clients on this data set. Got {clients} instead.")
-    queues = list(_by_label(y, rng).values())
+    queues = list(by_label(y, rng).values())
     left = np.array([len(rows) for rows in queues])
     prior = left / len(y)
     drawn = []
@@ -191,7 +188,7 @@ def dirichlet_clients(y: IntArray, clients: int, rng: Generator, *, alpha: float
             open_mix = mix * (taken < left)
             chance = open_mix if open_mix.sum() > 0 else (left - taken).astype(float)
             taken = np.minimum(taken + rng.multinomial(size - taken.sum(), chance / chance.sum()), left)
-        drawn.append(_join(rows[have - take : have] for rows, have, take in zip(queues, left, taken, strict=True)))
+        drawn.append(joined(rows[have - take : have] for rows, have, take in zip(queues, left, taken, strict=True)))
         left = left - taken
     return _drawn(drawn, groups=0, per_client=size)
 
@@ -202,7 +199,7 @@ def combinations(
     """Each client picks one of `count` random label sets, and takes `per_label` fresh rows of each of its labels."""
     sets = _label_sets(np.unique(y), labels, count, rng)
     choice = rng.integers(count, size=clients)
-    queues = _by_label(y, rng)
+    queues = by_label(y, rng)
     asked = {c: sum(c in sets[i] for i in choice) for c in queues}
     fits = min(len(queues[c]) // asked[c] for c in queues if asked[c])
     for c, rows in queues.items():
@@ -215,7 +212,7 @@ def combinations(
     used = dict.fromkeys(queues, 0)
     drawn = []
     for i in choice:
-        drawn.append(_join(queues[c][used[c] : used[c] + per_label] for c in sets[i]))
+        drawn.append(joined(queues[c][used[c] : used[c] + per_label] for c in sets[i]))
         used.update({c: used[c] + per_label for c in sets[i]})
     return _drawn(drawn, first_seen(choice.tolist()), per_label=per_label)
 
@@ -228,58 +225,13 @@ def mix_4(y: IntArray, clients: int, rng: Generator, *, per_label: int = 50) -> 
     if clients < len(MIX):
         raise UmbelError(f"mix-4 needs a client for each of its {len(MIX)} data sets. Got {clients} instead.")
     quota = np.array(list(MIX.values())) / sum(MIX.values()) * clients - 1
-    counts = 1 + _whole(np.maximum(quota, 0), clients - len(MIX))  # at least one client a set
+    counts = 1 + whole_parts(np.maximum(quota, 0), clients - len(MIX))  # at least one client a set
     truth = np.repeat(np.arange(len(MIX)), counts)
-    queues = _by_label(y, rng)
+    queues = by_label(y, rng)
     m = min(per_label, *(len(rows) for rows in queues.values()))
     first = [OFFSETS[name] for name in MIX]
     mine = [[c for c in queues if first[kind] <= c < first[kind] + 10] for kind in truth]
-    return _drawn([_join(rng.permutation(queues[c])[:m] for c in own) for own in mine], truth, per_label=m)
-
-
-def label_full(y: IntArray, y_test: IntArray, held: Rows, rng: Generator) -> tuple[Rows, Rows]:
-    """Tested on all test-set rows of every label it trains on; clients share them (PACFL, FLAG)."""
-    return held, [len(y) + np.flatnonzero(np.isin(y_test, np.unique(y[rows]))) for rows in held]
-
-
-def matched(y: IntArray, y_test: IntArray, held: Rows, rng: Generator) -> tuple[Rows, Rows]:
-    """Tested on test-set rows in the proportions of its training rows, as many as leaves all clients disjoint.
-
-    Only a client that would get none borrows one row that another client may have.
-    """
-    queues = _by_label(y_test, rng)
-    known = np.array(list(queues))
-    have = np.array([[np.count_nonzero(y[rows] == c) for c in known] for rows in held])
-    left = np.array([len(rows) for rows in queues.values()])
-    wanted = have.sum(axis=0)
-    rate = float(np.min(left[wanted > 0] / wanted[wanted > 0], initial=np.inf))  # test rows per training row
-    test = []
-    for counts in have:
-        if not counts.any():
-            test.append(_join([]))
-            continue
-        take = np.minimum(_whole(rate * counts, max(1, round(rate * int(counts.sum()))), rng), left)
-        rows = _join(queues[c][end - size : end] for c, end, size in zip(known, left, take, strict=True))
-        left = left - take
-        test.append(np.sort(len(y) + (rows if len(rows) else queues[known[counts.argmax()]][:1])))
-    return held, test
-
-
-def holdout(y: IntArray, y_test: IntArray, held: Rows, rng: Generator) -> tuple[Rows, Rows]:
-    """Tested on 30 % of its own rows, stratified by label; a label keeps a training row as long as there is another.
-
-    The test set stays unused. Where clients share rows, one may train on what another is tested on.
-    """
-    train, test = [], []
-    for rows in held:
-        known, counts = np.unique(y[rows], return_counts=True)
-        take = np.minimum(_whole(TESTED * counts, max(1, round(TESTED * len(rows))), rng), counts - 1)
-        if not take.any() and len(rows) > 1:  # one row of each label: one of them must go
-            take[rng.integers(len(known))] = 1
-        out = _join(rng.permutation(rows[y[rows] == c])[:size] for c, size in zip(known, take, strict=True))
-        train.append(np.setdiff1d(rows, out))
-        test.append(np.sort(out))
-    return train, test
+    return _drawn([joined(rng.permutation(queues[c])[:m] for c in own) for own in mine], truth, per_label=m)
 
 
 def blocks(size: int, count: int) -> IntArray:
@@ -299,11 +251,13 @@ def _drawn(rows: Iterable[IntArray], truth: IntArray | None = None, groups: int 
     return Drawn(held, truth, len(np.unique(truth)) if groups is None else groups, facts)
 
 
-def _by_label(y: IntArray, rng: Generator) -> dict[int, IntArray]:
+def by_label(y: IntArray, rng: Generator) -> dict[int, IntArray]:
+    """Each label's rows, shuffled."""
     return {int(label): rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)}
 
 
-def _join(parts: Iterable[IntArray]) -> IntArray:
+def joined(parts: Iterable[IntArray]) -> IntArray:
+    """One array of several, or of none."""
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
@@ -344,7 +298,7 @@ def _label_sets(known: IntArray, held: int, count: int, rng: Generator) -> list[
     return list(sets)
 
 
-def _whole(quota: FloatArray, total: int, rng: Generator | None = None) -> IntArray:
+def whole_parts(quota: FloatArray, total: int, rng: Generator | None = None) -> IntArray:
     """Whole numbers near `quota` that sum to `total`: floors, then the largest remainders.
 
     Equal remainders are served in order, or at random with an `rng`.

@@ -1,28 +1,24 @@
 """Named kinds of heterogeneity with their ground truth: a partition, any number of shifts, and a local test set.
 
 `draw("flag:labels=0.3+rotation-4", dataset)` makes a plan, which is row numbers and names only and can be saved;
-`realise(plan, dataset)` makes the clients.
+`plans.realise(plan, dataset)` makes the clients.
 """
 
-import json
-import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from umbel.data import partition, shift
-from umbel.data.clients import IntArray, Pool, Population
-from umbel.data.partition import OFFSETS, Drawn, Partitioner, Rows, Tester
-from umbel.data.shift import Images, Shifter
+from umbel.data.clients import IntArray
+from umbel.data.partition import OFFSETS, Drawn, Partitioner, Rows
+from umbel.data.plans import Plan, fingerprint
+from umbel.data.shift import Shifter
 from umbel.data.sources import Dataset
+from umbel.data.testsets import TEST_MODES
 from umbel.errors import UmbelError, unknown
 from umbel.seeds import generator
 
@@ -50,19 +46,6 @@ class Scenario:
     classes: int = 1  # the least it needs
     grouped: bool = True  # False: its shift differs from client to client and makes no groups
     brings_data: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a scenario drew. Rows count through the training set, then on through the test set."""
-
-    train: Rows
-    test: Rows
-    shift: list[str]  # one a client, for its training and test rows alike
-    truth: IntArray  # (clients,)
-    classes: int
-    test_mode: str
-    facts: dict[str, Any]  # JSON; `groups` is 0 where there are no true groups
 
 
 MANY = 1_000_000
@@ -131,9 +114,6 @@ SCENARIOS: dict[str, Scenario] = {
 SHORT = {  # flag-20 is flag:labels=0.2
     "flag": ("labels", 100), "label-skew": ("labels", 100),
     "dirichlet": ("alpha", 1), "dirichlet-clients": ("alpha", 1),
-}  # fmt: skip
-TEST_MODES: dict[str, Tester] = {
-    "label_full": partition.label_full, "matched": partition.matched, "holdout": partition.holdout,
 }  # fmt: skip
 
 
@@ -219,7 +199,7 @@ def draw(
             )
     facts = {
         "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
-        "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": _fingerprint(dataset),
+        "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": fingerprint(dataset),
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts)
 
@@ -261,41 +241,6 @@ def _overlap(train: Rows, test: Rows) -> dict[str, int]:
     return {"train": int((by > 1).sum()), "test": int((of > 1).sum()), "train_test": len(both)}
 
 
-def _fingerprint(dataset: Dataset) -> str:
-    digest = blake2b(f"{dataset.name} {len(dataset.y_train)} ".encode(), digest_size=8)
-    for y in (dataset.y_train, dataset.y_test):
-        digest.update(np.ascontiguousarray(y, dtype="<i8").data)
-    return digest.hexdigest()
-
-
-def realise(plan: Plan, dataset: Dataset) -> Population:
-    """The clients of a plan; their pool holds each (row, shift) once."""
-    if plan.facts.get("data_hash") != _fingerprint(dataset):
-        drawn_on = plan.facts.get("data", "another data set")
-        raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}. Got {dataset.label} instead.")
-    train: Rows = [np.empty(0, dtype=np.int64)] * len(plan.train)
-    test: Rows = list(train)
-    pools: list[Pool] = []
-    start = 0
-    for kind in dict.fromkeys(plan.shift):
-        members = [i for i, own in enumerate(plan.shift) if own == kind]
-        rows = np.unique(np.concatenate([part for i in members for part in (plan.train[i], plan.test[i])]))
-        for i in members:
-            train[i] = start + np.searchsorted(rows, plan.train[i])
-            test[i] = start + np.searchsorted(rows, plan.test[i])
-        pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
-        start += len(rows)
-    pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
-    return Population(pool, train, test, plan.truth, plan.classes, facts=plan.facts)
-
-
-def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
-    size = len(dataset.y_train)
-    old, new = rows[rows < size], rows[rows >= size] - size
-    x = np.concatenate([dataset.x_train[old], dataset.x_test[new]])
-    return x, np.concatenate([dataset.y_train[old], dataset.y_test[new]])
-
-
 def mix4(load: Callable[[str], Dataset]) -> Dataset:
     """USPS, CIFAR-10, SVHN and Fashion-MNIST as one set of 40 labels and 3 x 32 x 32 pixels (PACFL's MIX-4)."""
     sets = {first: load(name) for name, first in OFFSETS.items()}
@@ -308,45 +253,3 @@ def mix4(load: Callable[[str], Dataset]) -> Dataset:
         classes=10 * len(sets),
         part=", ".join(one.label for one in sets.values() if one.part),
     )
-
-
-def save_plan(path: str | Path, plan: Plan) -> None:
-    """Write a plan as npz, all or nothing."""
-    path = Path(path)
-    about = {"plan": 1, "classes": plan.classes, "test_mode": plan.test_mode, "facts": plan.facts}
-    arrays: dict[str, Any] = {"truth": plan.truth, "shift": np.array(plan.shift), "about": np.array(json.dumps(about))}
-    for which, rows in (("train", plan.train), ("test", plan.test)):
-        arrays[f"{which}_rows"] = np.concatenate(rows)
-        arrays[f"{which}_ends"] = np.cumsum([len(part) for part in rows])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def load_plan(path: str | Path) -> Plan:
-    """Read what `save_plan` wrote."""
-    try:
-        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
-            train, test = (_parts(file[f"{which}_rows"], file[f"{which}_ends"]) for which in ("train", "test"))
-            truth, kinds = file["truth"], file["shift"].tolist()
-            if about["plan"] != 1 or not len(train) == len(test) == len(truth) == len(kinds):
-                raise ValueError
-            return Plan(train, test, kinds, truth, about["classes"], about["test_mode"], about["facts"])
-    except FileNotFoundError:
-        raise UmbelError(f"There is no plan '{path}'.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error):
-        raise UmbelError(f"'{path}' must be a plan that umbel saved; this file is another kind or cut short.") from None
-
-
-def _parts(rows: IntArray, ends: IntArray) -> Rows:
-    if not len(ends) or ends[-1] != len(rows):
-        raise ValueError
-    return np.split(rows, ends[:-1])

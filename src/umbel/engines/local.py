@@ -10,7 +10,7 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.data.clients import IntArray, Population, Work, batches, rows_of
-from umbel.data.scenarios import Plan
+from umbel.data.plans import Plan
 from umbel.errors import UmbelError
 from umbel.federation import Answered, Call, Cohort, Federation
 from umbel.models import Batch, Model

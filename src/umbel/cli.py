@@ -1,0 +1,281 @@
+"""The command line: `umbel run`, `umbel compare`, `umbel list`."""
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from umbel import compare as comparison
+from umbel import screen
+from umbel.algorithms import ALGORITHMS
+from umbel.checkpoint import read_json
+from umbel.data import scenarios
+from umbel.data.sources import DATASETS
+from umbel.errors import UmbelError, unknown
+from umbel.experiment import Experiment
+from umbel.models import MODELS
+from umbel.recipe import settable
+from umbel.result import versions
+from umbel.run import Session
+
+app = typer.Typer(
+    help="Clustered federated learning: which clients belong together, and one model per group.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+)
+console = Console()
+
+Data = Annotated[str | None, typer.Option(help="Data set; `umbel list data`. Default: digits.")]
+DataDir = Annotated[Path | None, typer.Option(envvar="UMBEL_DATA", help="Folder with data sets.")]
+Scenario = Annotated[str | None, typer.Option(
+    help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: iid.")]
+Partition = Annotated[Path | None, typer.Option(help="A partition.npz of an earlier run, instead of drawing one.")]
+Clients = Annotated[int | None, typer.Option(help="How many clients; by default the scenario's own number.")]
+TestMode = Annotated[str | None, typer.Option(help="Local test sets: label_full, matched or holdout.")]
+Pooled = Annotated[bool | None, typer.Option("--pooled", help="One client per true group, with all its data.")]
+Join = Annotated[str | None, typer.Option(help="20@50: the last 20 clients appear at round 50.")]
+Leave = Annotated[str | None, typer.Option(help="5@30: the first 5 clients are gone from round 30 on.")]
+ModelName = Annotated[str | None, typer.Option("--model", help="mlp, lenet5 or resnet9.")]
+Normalise = Annotated[bool | None, typer.Option(help="Scale inputs by the data set's mean and std; not for mlp.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, after a method's own pre-training. Default: 20.")]
+Fraction = Annotated[float | None, typer.Option(help="Share of the clients asked in a round. Default: 1.")]
+Epochs = Annotated[int | None, typer.Option(help="Local epochs in a round. Default: 10.")]
+Batch = Annotated[int | None, typer.Option(help="Rows in a local batch; 0 = all. Default: 10.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="Local learning rate. Default: 0.01.")]
+Seed = Annotated[int | None, typer.Option(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
+Engine = Annotated[str | None, typer.Option(help="simulator, or loop for debugging.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+EvalEvery = Annotated[int | None, typer.Option(help="Test every so many rounds. Default: 1.")]
+AverageLast = Annotated[int | None, typer.Option(help="Average the cluster model's accuracy over the last rounds.")]
+FineTune = Annotated[int | None, typer.Option(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
+Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method.")]
+Out = Annotated[Path | None, typer.Option(help="The run folder. Default: a new one under runs/.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")]
+
+
+@app.command()
+def run(
+    method: Annotated[str | None, typer.Argument(help="A method (`umbel list methods`) or a recipe.toml.")] = None,
+    data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, partition: Partition = None,
+    clients: Clients = None, test_mode: TestMode = None, pooled: Pooled = None, join: Join = None, leave: Leave = None,
+    model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
+    epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None,
+    device: Device = None, eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
+    setting: Setting = None, out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one method and keep the run in a folder.
+
+    umbel run fedavg --data digits --scenario rotation-4 --clients 12
+    """
+    options = _given(locals())
+    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
+    experiment = None if method is None else _experiment(method, options, settings)
+    if experiment is None and not (resume and out):
+        raise UmbelError("Say which method to run, as in `umbel run fedavg`, or give --resume and --out.")
+    if experiment is None and (options or settings):
+        raise UmbelError("With --resume and no method the folder's own recipe holds. Leave the other options out.")
+    if resume:
+        session = Session.resume(_to_resume(experiment, out), experiment, data_dir)
+    else:
+        assert experiment is not None
+        session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir)
+    _show(_play(session, session.experiment.method, quiet), session.folder.path)
+
+
+@app.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="Two or more methods; `umbel list methods`.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
+    data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
+    test_mode: TestMode = None, join: Join = None, leave: Leave = None, model: ModelName = None,
+    normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None, epochs: Epochs = None,
+    batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None, device: Device = None,
+    eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
+    setting: Setting = None, out: Out = None, quiet: Quiet = False,
+) -> None:
+    """Run several methods on the same partitions, first weights, cohorts and batches; show them side by side.
+
+    An --out that holds finished or stopped runs of the same comparison is gone on with.
+
+    umbel compare fedavg fedprox oracle --data digits --scenario rotation-4 --clients 12 --seeds 3
+    """
+    options = _given(locals())
+    common = Experiment(**options)
+    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
+    plan = comparison.experiments(methods, common, settings, seeds)
+    folder = out or _free_folder(f"compare-{_name(common, method=False)}")
+    for session in comparison.sessions(plan, folder, data_dir):
+        if isinstance(session, Session):
+            _play(session, f"{session.experiment.method:9} seed {session.experiment.seed}", quiet)
+    lines = comparison.table(folder, methods)
+    comparison.write(folder, lines)
+    resolved = plan[0].resolved()
+    console.print()
+    console.print(screen.compare_table(
+        lines, f"{resolved.data or resolved.scenario}, {resolved.scenario}, {resolved.clients} clients,"
+        f" {resolved.rounds} rounds"))
+    console.print(f"Runs, compare.json and compare.csv: {folder}", highlight=False)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, data, scenarios or models.")],
+) -> None:
+    """Show what there is: methods, data, scenarios, models."""
+    if what not in _LISTS:
+        raise unknown("list of", what, _LISTS)
+    headers, rows = _LISTS[what]()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, highlight=False)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        console.print(f"umbel {versions()['umbel']}", highlight=False)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: a wrong input is one sentence and exit code 2, an interruption is 130."""
+    try:
+        app()
+    except UmbelError as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        _fail(f"{error.filename or 'A file'}: {error.strerror or error}.", 2)
+    except KeyboardInterrupt:
+        _fail("Interrupted.", 130)
+
+
+def _fail(sentence: str, code: int) -> None:
+    Console(stderr=True).print(f"[bold red]Error:[/bold red] {sentence}" if code == 2 else sentence,
+                               highlight=False, soft_wrap=True)
+    sys.exit(code)
+
+
+_FIELDS = {each.name for each in fields(Experiment)} - {"method", "settings"}
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were typed and are fields of an Experiment."""
+    given = {name: value for name, value in options.items() if name in _FIELDS and value is not None}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+
+
+def _settings(pairs: list[str] | None, **shortcuts: Any) -> dict[str, Any]:
+    settings = {name: value for name, value in shortcuts.items() if value is not None}
+    for pair in pairs or []:
+        name, sign, value = pair.partition("=")
+        if not (name and sign):
+            raise UmbelError(f"A setting is written NAME=VALUE, as in --set mu=0.1. Got '{pair}' instead.")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _experiment(method: str, options: dict[str, Any], settings: dict[str, Any]) -> Experiment:
+    if method.endswith(".toml"):
+        return Experiment.from_toml(Path(method), **options, settings=settings)
+    return Experiment(method=method, **options, settings=settings)
+
+
+def _name(experiment: Experiment, method: bool = True) -> str:
+    """`fedavg-digits-rotation-4-s0`; the same experiment has the same name."""
+    resolved = experiment.resolved()
+    parts = [resolved.method] if method else []
+    parts += [resolved.data] if resolved.data else []
+    return re.sub(r"[^\w.-]+", "_", "-".join([*parts, resolved.scenario, f"s{resolved.seed}"]))
+
+
+def _folders(name: str) -> list[Path]:
+    """runs/NAME, runs/NAME-2 ... as far as they are there."""
+    numbered = [Path("runs") / (name if k == 1 else f"{name}-{k}") for k in range(1, 10_000)]
+    return [path for path in numbered if path.exists()]
+
+
+def _free_folder(name: str) -> Path:
+    taken = set(_folders(name))
+    return next(path for k in range(1, 10_000)
+                if (path := Path("runs") / (name if k == 1 else f"{name}-{k}")) not in taken)
+
+
+def _to_resume(experiment: Experiment | None, out: Path | None) -> Path:
+    if out is not None:
+        return out
+    assert experiment is not None
+    name = _name(experiment)
+    unfinished = [path for path in _folders(name) if not (path / "result.json").exists()]
+    if not unfinished:
+        raise UmbelError(f"There is no unfinished run named {name} under runs/ to resume: name its folder with --out.")
+    return unfinished[-1]
+
+
+def _play(session: Session, name: str, quiet: bool) -> dict[str, Any]:
+    """Run a session to its end; Ctrl-C keeps the checkpoint and says how to go on."""
+    finished = session.folder.path / "result.json"
+    if finished.exists():
+        session.folder.close()
+        console.print(f"This run is finished already: {session.folder.path}", highlight=False)
+        info: dict[str, Any] = read_json(finished)
+        return info
+    try:
+        for _ in screen.follow(session, console, name, quiet):
+            pass
+    except KeyboardInterrupt:
+        done = session.saved.round + 1 if session.saved else 0
+        _fail(f"Interrupted after {done} of {session.total} rounds. Go on with:"
+              f" umbel run --resume --out {session.folder.path}", 130)
+    return session.finish().info
+
+
+def _show(info: dict[str, Any], folder: Path) -> None:
+    console.print()
+    console.print(screen.result_table(info))
+    for line in screen.result_lines(info):
+        console.print(line, highlight=False)
+    console.print(f"Run folder: {folder}", highlight=False)
+
+
+def _methods() -> tuple[list[str], list[list[str]]]:
+    return ["method", "what it is", "settings"], [
+        [name, (kind.__doc__ or "").splitlines()[0], ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
+    ]
+
+
+def _data() -> tuple[list[str], list[list[str]]]:
+    return ["data", "what it is", "training / test rows", "shape", "classes"], [
+        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), str(each.classes)]
+        for name, each in DATASETS.items()
+    ]
+
+
+def _scenarios() -> tuple[list[str], list[list[str]]]:
+    def told(each: scenarios.Scenario) -> str:
+        parameters = ", ".join(f"{key}={value.default:g}" for key, value in each.parameters.items())
+        return f"{each.doc}[dim] ({parameters})" if parameters else each.doc
+
+    return ["scenario", "clients", "test rows", "what it is (parameters)"], [
+        [name, str(each.clients), each.test_mode, told(each)] for name, each in scenarios.SCENARIOS.items()
+    ]
+
+
+def _models() -> tuple[list[str], list[list[str]]]:
+    return ["model", "what it is"], [[name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()]
+
+
+_LISTS = {"methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models}
+
+if __name__ == "__main__":
+    main()

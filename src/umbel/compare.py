@@ -1,0 +1,102 @@
+"""Paired runs: the same partitions, first weights, cohorts and batches for every method, over some seeds."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from umbel.algorithms import ALGORITHMS
+from umbel.checkpoint import read_json, write_atomically, write_json
+from umbel.errors import unknown
+from umbel.evaluate import ACCURACIES
+from umbel.experiment import Experiment
+from umbel.recipe import settable
+from umbel.run import Session
+
+
+def experiments(methods: Sequence[str], common: Experiment, settings: Mapping[str, Any],
+                seeds: int) -> list[Experiment]:
+    """One experiment for each seed and method. `lr=0.1` goes to every method that has it, `fedprox.mu=1` to one."""
+    for method in methods:
+        if method not in ALGORITHMS:
+            raise unknown("method", method, ALGORITHMS)
+    names = set().union(*(settable(ALGORITHMS[method]) for method in methods))
+    known = names | {f"{method}.{name}" for method in methods for name in settable(ALGORITHMS[method])}
+    for name in settings:
+        if name not in known:
+            raise unknown("setting of these methods named", name, known)
+    return [
+        replace(common, method=method, seed=common.seed + k, settings=_own(method, settings))
+        for k in range(seeds) for method in methods
+    ]
+
+
+def _own(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    mine = settable(ALGORITHMS[method])
+    general = {name: value for name, value in settings.items() if name in mine}
+    named = {name.removeprefix(f"{method}."): value for name, value in settings.items()
+             if name.startswith(f"{method}.")}
+    return {**general, **named}
+
+
+def sessions(plan: Sequence[Experiment], out: Path, data_dir: Path | None) -> Iterator[Session | Path]:
+    """The runs still to do, as sessions; a run that is finished already is given as its folder."""
+    for experiment in plan:
+        folder = out / f"{experiment.method}-s{experiment.seed}"
+        if (folder / "result.json").exists():
+            Session.resume(folder, experiment, data_dir).folder.close()  # refuses one from another recipe
+            yield folder
+        elif (folder / "recipe.toml").exists():
+            yield Session.resume(folder, experiment, data_dir)
+        else:
+            yield Session.start(experiment, folder, data_dir)
+
+
+def table(out: Path, methods: Sequence[str]) -> list[dict[str, Any]]:
+    """One line a method, from the result.json files under `out`."""
+    found = [read_json(path) for path in sorted(out.glob("*/result.json"))]
+    return [_line(method, [result for result in found if result["method"] == method]) for method in methods]
+
+
+def _line(method: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    headline = results[0]["headline"]
+    clusters = [result["clusters"] for result in results]
+    aris = [each["ari"] for each in clusters if each["ari"] is not None]
+    line: dict[str, Any] = {
+        "method": method,
+        "seeds": len(results),
+        "headline": headline,
+        **_spread("accuracy", [result["accuracy"][headline]["mean"] for result in results]),
+        "accuracy_std_over_clients": mean(result["accuracy"][headline]["std"] for result in results),
+        "worst_decile": mean(result["accuracy"][headline]["worst_decile"] for result in results),
+    }
+    for kind in ACCURACIES:
+        there = [result["accuracy"][kind]["mean"] for result in results if result["accuracy"][kind]]
+        line[kind] = mean(there) if there else None
+    return line | {
+        "clusters": [each["count"] for each in clusters],
+        "ari": mean(aris) if aris else None,
+        "bytes_down": mean(result["bytes"]["down"] for result in results),
+        "bytes_up": mean(result["bytes"]["up"] for result in results),
+        "seconds": mean(result["seconds"]["total"] for result in results),
+    }
+
+
+def _spread(name: str, values: list[float]) -> dict[str, float | None]:
+    """Mean, and the sample standard deviation over seeds where there are two or more."""
+    return {name: mean(values), f"{name}_std_over_seeds": stdev(values) if len(values) > 1 else None}
+
+
+def write(out: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """compare.json and compare.csv beside the runs."""
+    write_json(out / "compare.json", list(lines))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(lines[0]))
+    writer.writeheader()
+    writer.writerows({name: json.dumps(value) if isinstance(value, list) else value for name, value in line.items()}
+                     for line in lines)
+    write_atomically(out / "compare.csv", text.getvalue().encode())
