@@ -401,12 +401,12 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (0, 1, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(UmbelError, match="must be a plan that umbel saved"):
+        with pytest.raises(UmbelError, match="must be a partition that umbel saved"):
             load_plan(path)
     flipped = bytearray(whole)
     flipped[len(whole) // 3] ^= 255
     path.write_bytes(flipped)
-    with pytest.raises(UmbelError, match="must be a plan that umbel saved"):
+    with pytest.raises(UmbelError, match="must be a partition that umbel saved"):
         load_plan(path)
     with path.open("wb") as file:
         np.savez(file, x_train=np.zeros(3))

@@ -17,9 +17,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 from umbel import tree
 from umbel.algorithms.base import State
@@ -55,13 +56,13 @@ def read_json(path: Path) -> Any:
 
 def to_bytes(values: Tree) -> bytes:
     """A tree as safetensors. Equal trees give equal bytes: there is no metadata."""
-    return safetensors.torch.save({name: leaf.cpu().contiguous().clone() for name, leaf in tree.named(values).items()})
+    return save_tensors({name: leaf.cpu().contiguous().clone() for name, leaf in tree.named(values).items()})
 
 
 def from_bytes(content: bytes, path: Path) -> Tree:
     """Undo `to_bytes`."""
     try:
-        return tree.nested(safetensors.torch.load(content))
+        return tree.nested(load_tensors(content))
     except SafetensorError as error:
         raise UmbelError(f"The file {path} must be a safetensors file. It cannot be read: {error}.") from error
 

@@ -145,7 +145,7 @@ def wrap(
     make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = make().eval()
+        module = make().train(False)
     _refuse_running_statistics(name, module)
     broadcast = (-1, *[1] * (len(shape) - 1))
     model = Model(

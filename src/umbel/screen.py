@@ -12,9 +12,9 @@ from rich.table import Table
 from umbel.run import Round, Session
 
 WORDS = {
-    "cluster_model": "model of its cluster, as sent",
-    "fine_tuned": "the same after local fine-tuning",
-    "last_local": "after the client's own last training",
+    "cluster_model": "the cluster's model",
+    "fine_tuned": "the same, fine-tuned",
+    "last_local": "the client's own last",
 }
 
 
@@ -106,13 +106,15 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
     several = lines[0]["seeds"] > 1
     over = f"over {lines[0]['seeds']} seeds" if several else "over clients (one seed)"
     table = Table(
-        title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False,
-        caption=f"Accuracy in %, mean over clients; ± is the standard deviation {over}. The first column is the one\n"
-        "of the next three that the method is judged by. k: clusters. ARI: agreement with the true groups.",
+        title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0),
+        header_style="bold",
+        caption=f"Accuracy in %, mean over clients; ± is the standard deviation {over}.\n"
+        "The first is the one of the next three that the method is judged by.\n"
+        "k: clusters. ARI: agreement with the true groups, 1 is perfect.",
     )
     table.add_column("method", no_wrap=True)
     for column in ("accuracy", "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "moved",
-                   "time"):
+                   "time\n(s)"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines:
         spread = line["accuracy_std_over_seeds"] if several else line["accuracy_std_over_clients"]
@@ -122,7 +124,7 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
             *("–" if line[kind] is None else f"{100 * line[kind]:.1f}" for kind in WORDS),
             f"{100 * line['worst_decile']:.1f}", f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}",
             "–" if line["ari"] is None else f"{line['ari']:.2f}", size(line["bytes_down"] + line["bytes_up"]),
-            f"{line['seconds']:.1f} s",
+            f"{line['seconds']:.1f}",
         )
     return table
 

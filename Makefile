@@ -1,0 +1,42 @@
+# Every target sets up .venv when it is missing. Needs Python 3.11 or newer, and make.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+help:
+	@echo "make demo    a federation on real digits: FedAvg against the oracle, in a minute"
+	@echo "make test    the tests, without the slow ones"
+	@echo "make slow    the slow tests"
+	@echo "make check   lint, types, order of imports"
+	@echo "make bench   speed of the engines, as ratios"
+	@echo "make clean   remove .venv and caches"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "umbel needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@echo "Setting up .venv (once; torch is a large download) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/umbel compare fedavg oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -m "not slow"
+
+slow: $(READY)
+	$(BIN)/python -m pytest -q -m slow
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/engines.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+
+.PHONY: help demo test slow check bench clean
