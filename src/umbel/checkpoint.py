@@ -3,8 +3,8 @@
     recipe.toml  env.json  partition.npz      written once, before the first round
     rounds.jsonl                              one line a round
     state-<r>.safetensors memory-<r>...       the newest round; checkpoint.json names them, and is renamed last
-    evidence.safetensors                      why the clusters are what they are; rewritten when that changes
-    result.json clusters.json state.safetensors memory.safetensors     at the end
+    evidence-<r>.safetensors                  why the clusters are what they are; rewritten when that changes
+    result.json clusters.json state.safetensors memory.safetensors evidence.safetensors     at the end
 
 Nothing here is a pickle.
 """
@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -42,15 +42,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON for people: indented, not-a-number as null."""
+    """JSON for people: indented. Not-a-number is no JSON and is refused."""
     write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
     """JSON from a file of ours."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise UmbelError(f"The file {path} must hold JSON as umbel writes it. It cannot be read: {error}.") from error
 
 
@@ -92,22 +92,28 @@ class Saved:
 class RunFolder:
     """One run on disk, and the lock on it."""
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
+    def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
-        self._evidence: Tree | None = None  # the object that evidence.safetensors holds
+        self._evidence: Tree = {}  # as it was last written ...
+        self._evidence_file: dict[str, str] = {}  # ... to this file, with its digest
 
     @classmethod
     def create(cls, path: Path, recipe: str) -> "RunFolder":
         """A fresh folder with its recipe in it; one that holds anything is refused and left as it was."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UmbelError(f"The run folder {path} cannot be made: {error.strerror}. Change --out.") from error
+        folder = cls(path, _locked(path))
+        if any(held.name != ".recipe.toml.part" for held in path.iterdir()):  # that is of a kill at this very place
+            folder.close()
             raise UmbelError(
                 f"The run folder {path} must be new or empty, and it is not: choose another with --out,"
                 " or go on with it by --resume."
             )
-        path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "recipe.toml", recipe.encode())
-        return cls(path, _locked(path))
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -118,24 +124,29 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the lock back."""
-        self._lock.close()
+        os.close(self._lock)
 
     def commit(self, round: int, state: State, memory: Tree, memory_rounds: dict[str, int],
                record: dict[str, Any] | None) -> None:
         """Make a round durable: its files and its line first, the checkpoint that names them last."""
-        files = {f"state-{round}.safetensors": to_bytes(state_tree(state))}
-        if memory:
-            files[f"memory-{round}.safetensors"] = to_bytes(memory)
         if state.evidence is not self._evidence:
-            write_atomically(self.path / "evidence.safetensors", to_bytes(state.evidence))
-            self._evidence = state.evidence
-        for name, content in files.items():
-            write_atomically(self.path / name, content)
+            self._evidence, self._evidence_file = state.evidence, self._write("evidence", round, state.evidence)
+        files = {
+            **self._write("state", round, state_tree(state)), **self._write("memory", round, memory),
+            **self._evidence_file,
+        }
         if record is not None:
             self.write_line(record)
-        digests = {name: blake2b(content, digest_size=16).hexdigest() for name, content in files.items()}
-        write_json(self.path / "checkpoint.json", {"round": round, "files": digests, "memory_rounds": memory_rounds})
+        write_json(self.path / "checkpoint.json", {"round": round, "files": files, "memory_rounds": memory_rounds})
         self._drop_all_but(set(files))
+
+    def _write(self, kind: str, round: int, values: Tree) -> dict[str, str]:
+        """Write a tree, unless it is empty; return the file's name and digest."""
+        if not values:
+            return {}
+        name, content = f"{kind}-{round}.safetensors", to_bytes(values)
+        write_atomically(self.path / name, content)
+        return {name: _digest(content)}
 
     def write_line(self, record: dict[str, Any]) -> None:
         """Add one round to rounds.jsonl."""
@@ -145,50 +156,60 @@ class RunFolder:
             os.fsync(lines.fileno())
 
     def _drop_all_but(self, wanted: set[str]) -> None:
-        for old in [*self.path.glob("state-*.safetensors"), *self.path.glob("memory-*.safetensors")]:
+        """Remove files of earlier rounds, and what a kill in the middle of a write left."""
+        for old in [*self.path.glob("*-*.safetensors"), *self.path.glob(".*.part")]:
             if old.name not in wanted:
                 old.unlink()
 
     def load(self, kind: type[State]) -> Saved | None:
         """The last committed round, or None when the run was stopped before its first."""
-        if not (self.path / "checkpoint.json").exists():
-            (self.path / "rounds.jsonl").unlink(missing_ok=True)
+        path, lines = self.path / "checkpoint.json", self.path / "rounds.jsonl"
+        if not path.exists():
+            if lines.exists() and lines.read_bytes().count(b"\n") > 1:  # one line comes before the first checkpoint
+                raise UmbelError(f"The file {path} must say where the run stopped. It is missing: {_AGAIN}.")
+            lines.unlink(missing_ok=True)
             return None
-        checkpoint = read_json(self.path / "checkpoint.json")
-        trees = {_kind(name): self._verified(name, digest) for name, digest in checkpoint["files"].items()}
-        evidence = self.path / "evidence.safetensors"
-        if evidence.exists():
-            trees["evidence"] = from_bytes(evidence.read_bytes(), evidence)
-        state = kind(**trees["state"], evidence=trees.get("evidence", {}))
+        checkpoint = read_json(path)
+        try:
+            last, files, memory_rounds = int(checkpoint["round"]), checkpoint["files"], checkpoint["memory_rounds"]
+            digests = {_kind(name): (name, digest) for name, digest in files.items()}
+            digests["state"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UmbelError(f"The file {path} must be as umbel writes it. It was changed: {_AGAIN}.") from error
+        trees: dict[str, Tree] = {each: self._verified(*digests[each]) if each in digests else {} for each in KINDS}
+        state = kind(**trees["state"], evidence=trees["evidence"])
         self._evidence = state.evidence
-        return Saved(checkpoint["round"], state, trees.get("memory", {}), checkpoint["memory_rounds"],
-                     self._records(checkpoint["round"]))
+        self._evidence_file = dict([digests["evidence"]]) if "evidence" in digests else {}
+        return Saved(last, state, trees["memory"], memory_rounds, self._records(last))
 
     def _verified(self, name: str, digest: str) -> Tree:
         path = self.path / name
         content = path.read_bytes() if path.exists() else b""
-        if blake2b(content, digest_size=16).hexdigest() != digest:
+        if _digest(content) != digest:
             raise UmbelError(
                 f"The checkpoint file {path} must be as checkpoint.json describes it. It is missing, cut short or"
-                f" changed ({len(content):,} bytes): start again with another --out."
+                f" changed ({len(content):,} bytes): {_AGAIN}."
             )
         return from_bytes(content, path)
 
     def _records(self, last: int) -> list[dict[str, Any]]:
         """The lines up to the checkpoint's round; what a killed run wrote after it is cut off."""
         path = self.path / "rounds.jsonl"
-        kept = []
-        for line in path.read_text().splitlines():
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                break  # the tail of a killed write
-            if record["round"] <= last:
-                kept.append(record)
-        if not kept or kept[-1]["round"] != last:
-            raise UmbelError(f"The file {path} must reach round {last}, as checkpoint.json says. It was cut short.")
-        write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept).encode())
-        return kept
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        kept = lines[: last + 2]  # the first is of round -1
+        try:
+            records = [json.loads(line) for line in kept]
+            whole = [record["round"] for record in records] == list(range(-1, last + 1)) and kept[-1].endswith(b"\n")
+        except (ValueError, TypeError, KeyError):
+            whole = False
+        if not whole:
+            raise UmbelError(
+                f"The file {path} must hold every round up to {last}, the checkpoint's. It was cut short or changed:"
+                f" {_AGAIN}."
+            )
+        if len(lines) > len(kept):
+            write_atomically(path, b"".join(kept))
+        return records
 
     def finish(self, result: dict[str, Any], clusters: dict[str, Any]) -> None:
         """Put the result beside the last state, which loses its round number."""
@@ -204,16 +225,25 @@ class RunFolder:
         write_json(self.path / "result.json", result)
 
 
+KINDS = ("state", "memory", "evidence")  # of safetensors files
+_AGAIN = "start again with another --out"
+
+
 def _kind(name: str) -> str:
     """`state` for state-7.safetensors and for state.safetensors."""
     return name.removesuffix(".safetensors").split("-")[0]
 
 
-def _locked(path: Path) -> IO[str]:
-    handle = (path / "recipe.toml").open()
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _locked(path: Path) -> int:
+    """A lock on the folder itself, which the end of the process gives back, however it ends."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        handle.close()
+        os.close(handle)
         raise UmbelError(f"The run folder {path} is in use by another process: wait for it, or use --out.") from error
     return handle

@@ -11,11 +11,11 @@ from typing import Any
 
 from umbel.algorithms import ALGORITHMS
 from umbel.checkpoint import read_json, write_atomically, write_json
-from umbel.errors import unknown
+from umbel.errors import UmbelError, unknown
 from umbel.evaluate import ACCURACIES
 from umbel.experiment import Experiment
 from umbel.recipe import settable
-from umbel.run import Session
+from umbel.run import Session, same_recipe
 
 
 def experiments(methods: Sequence[str], common: Experiment, settings: Mapping[str, Any],
@@ -24,6 +24,8 @@ def experiments(methods: Sequence[str], common: Experiment, settings: Mapping[st
     for method in methods:
         if method not in ALGORITHMS:
             raise unknown("method", method, ALGORITHMS)
+        if methods.count(method) > 1:
+            raise UmbelError(f"Each method is compared once. Got '{method}' {methods.count(method)} times.")
     names = set().union(*(settable(ALGORITHMS[method]) for method in methods))
     known = names | {f"{method}.{name}" for method in methods for name in settable(ALGORITHMS[method])}
     for name in settings:
@@ -43,23 +45,34 @@ def _own(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**general, **named}
 
 
-def sessions(plan: Sequence[Experiment], out: Path, data_dir: Path | None) -> Iterator[Session | Path]:
-    """The runs still to do, as sessions; a run that is finished already is given as its folder."""
+def sessions(plan: Sequence[Experiment], out: Path, data_dir: Path | None) -> Iterator[Session]:
+    """The runs still to do. Those under `out` that were done or begun earlier must be of the same comparison."""
+    if (out / "recipe.toml").exists():
+        raise UmbelError(f"The folder {out} must hold a comparison's runs. It is a run itself: choose another --out.")
     for experiment in plan:
-        folder = out / f"{experiment.method}-s{experiment.seed}"
+        if (folder_of(out, experiment) / "recipe.toml").exists():
+            same_recipe(folder_of(out, experiment), experiment)
+    for experiment in plan:
+        folder = folder_of(out, experiment)
         if (folder / "result.json").exists():
-            Session.resume(folder, experiment, data_dir).folder.close()  # refuses one from another recipe
-            yield folder
-        elif (folder / "recipe.toml").exists():
+            continue
+        if (folder / "recipe.toml").exists():
             yield Session.resume(folder, experiment, data_dir)
         else:
             yield Session.start(experiment, folder, data_dir)
 
 
-def table(out: Path, methods: Sequence[str]) -> list[dict[str, Any]]:
-    """One line a method, from the result.json files under `out`."""
-    found = [read_json(path) for path in sorted(out.glob("*/result.json"))]
-    return [_line(method, [result for result in found if result["method"] == method]) for method in methods]
+def folder_of(out: Path, experiment: Experiment) -> Path:
+    """Where one run of a comparison lies."""
+    return out / f"{experiment.method}-s{experiment.seed}"
+
+
+def table(out: Path, plan: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """One line a method, from the result.json files of its runs."""
+    runs: dict[str, list[Any]] = {}
+    for experiment in plan:
+        runs.setdefault(experiment.method, []).append(read_json(folder_of(out, experiment) / "result.json"))
+    return [_line(method, results) for method, results in runs.items()]
 
 
 def _line(method: str, results: list[dict[str, Any]]) -> dict[str, Any]:

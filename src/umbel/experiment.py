@@ -1,5 +1,6 @@
 """What a run is, as data: every choice that decides its result, checked when it is made."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
@@ -46,7 +47,7 @@ class Experiment:
     normalise: bool | None = None  # by the data set's mean and std; not for mlp, as in the Comparative Evaluation
     rounds: int = number(20, ge=1)  # after a method's own pre-training rounds
     fraction: float = number(1.0, gt=0, le=1)  # of the placed clients, asked in a round
-    seed: int = number(0, ge=0)
+    seed: int = number(0, ge=0, lt=2**32)
     engine: str = "simulator"
     device: str = choice("auto", "auto", "cpu", "cuda")
     eval_every: int = number(1, ge=1)
@@ -67,6 +68,8 @@ class Experiment:
         object.__setattr__(self, "settings", typed(ALGORITHMS[self.method], self.method, self.settings))
         check(self.algorithm(), self.method)
         check(self.algorithm().local, self.method)
+        if self.fine_tune == 0 and self.algorithm().headline == "fine_tuned":
+            raise UmbelError(f"The 'fine_tune' of {self.method}, judged by it, must be at least 1. Got 0 instead.")
 
     @property
     def _first_scenario(self) -> scenarios.Scenario:
@@ -117,15 +120,32 @@ class Experiment:
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None) -> tuple[LocalEngine, Algorithm]:
         """The federation and the method of a *resolved* experiment; `network` stands in for its model."""
         people = realise(plan, dataset)
+        if self.pooled or "truth" in {each.name for each in fields(ALGORITHMS[self.method])}:  # type: ignore[arg-type]
+            self._has_groups(people)
         people = people.pooled() if self.pooled else people
         n = len(people.train)
         people = replace(people, joins=_joins(self.join, n), leaves=_leaves(self.leave, n))
+        self._never_empty(people)
         net = _network(network or self.model or "mlp", people, self._normalisation())
         fed = _federation(net, people, self.seed, self.engine, self.device)
         fed.setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
         fed.facts |= {"data": dataset.label, "data_part": dataset.part}
         fed.plan = plan
         return fed, self.algorithm(tuple(people.truth.tolist()))
+
+    def _has_groups(self, people: Population) -> None:
+        if not people.facts.get("groups", 1):
+            asker = "--pooled" if self.pooled else f"The method '{self.method}'"
+            raise UmbelError(f"{asker} needs true groups, and the scenario '{self.scenario}' has none.")
+
+    def _never_empty(self, people: Population) -> None:
+        """Somebody is there at the start and after every change."""
+        for round in sorted({0} | {when for _, when in _moves("join", self.join) + _moves("leave", self.leave)}):
+            if not people.present(round).any():
+                raise UmbelError(
+                    f"At least one client must be there in every round. Got join '{self.join}' and leave"
+                    f" '{self.leave}' of {len(people.train)} clients: nobody is there in round {round}."
+                )
 
     def _normalisation(self) -> Normalisation:
         if not self.normalise:
@@ -140,7 +160,10 @@ class Experiment:
     def from_toml(cls, path: Path, **changes: Any) -> "Experiment":
         """A recipe from a file, some of its fields changed."""
         table = read_toml(path)
-        settings = {**table.pop("settings", {}), **changes.pop("settings", {})}
+        settings = table.pop("settings", {})
+        if not isinstance(settings, Mapping):
+            raise UmbelError(f"The 'settings' in {path} must be a table, as in [settings]. Got {settings!r} instead.")
+        settings = {**settings, **changes.pop("settings", {})}
         known = {each.name for each in fields(cls)}
         for name in table:
             if name not in known:
@@ -220,9 +243,9 @@ def _moves(flag: str, text: str) -> list[tuple[int, int]]:
     """`20@50,5@80` as [(20, 50), (5, 80)]: how many clients, at which round."""
     moves = []
     for piece in filter(None, text.split(",")):
-        count, _, round = piece.partition("@")
-        if not (count.isdigit() and round.isdigit() and int(count) and int(round)):
+        if not re.fullmatch("[1-9][0-9]{0,8}@[1-9][0-9]{0,8}", piece.strip()):
             raise UmbelError(f"A {flag} is written COUNT@ROUND, both at least 1, as in 20@50. Got '{piece}' instead.")
+        count, _, round = piece.partition("@")
         moves.append((int(count), int(round)))
     return moves
 
@@ -234,8 +257,6 @@ def _joins(text: str, n: int) -> IntArray | None:
     for count, round in reversed(_moves("join", text)):
         rounds[max(0, last - count) : max(0, last)] = round
         last -= count
-    if last < 1:
-        raise UmbelError(f"At least one client must be there from the start. Got join '{text}' of {n} clients.")
     return rounds if text else None
 
 
@@ -246,6 +267,4 @@ def _leaves(text: str, n: int) -> IntArray | None:
     for count, round in _moves("leave", text):
         rounds[first : first + count] = round
         first += count
-    if first >= n:
-        raise UmbelError(f"At least one client must stay to the end. Got leave '{text}' of {n} clients.")
     return rounds if text else None

@@ -1,5 +1,7 @@
 """Names and values as people write them: checked against a dataclass's fields, to and from TOML."""
 
+import math
+import operator
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,8 +12,8 @@ from typing import Any, get_args, get_type_hints
 from umbel.algorithms import Algorithm, Local
 from umbel.errors import UmbelError, unknown
 
-_SIGNS = {"ge": ("at least", float.__ge__), "gt": ("greater than", float.__gt__),
-          "le": ("at most", float.__le__), "lt": ("less than", float.__lt__)}
+_SIGNS = {"ge": ("at least", operator.ge), "gt": ("greater than", operator.gt),
+          "le": ("at most", operator.le), "lt": ("less than", operator.lt)}
 
 
 def check(thing: Any, owner: str) -> None:
@@ -24,10 +26,11 @@ def check(thing: Any, owner: str) -> None:
             continue
         rules = dict(each.metadata)
         if "one_of" in rules and value not in rules["one_of"]:
-            raise unknown(f"{each.name} of {owner}", value, rules["one_of"])
+            words = " or ".join(f"'{word}'" for word in rules["one_of"])
+            raise UmbelError(f"The '{each.name}' of {owner} must be {words}. Got '{value}' instead.")
         limits = {sign: limit for sign, limit in rules.items() if sign in _SIGNS}
-        if any(not _SIGNS[sign][1](float(value), float(limit)) for sign, limit in limits.items()):
-            words = " and ".join(f"{_SIGNS[sign][0]} {limit:g}" for sign, limit in limits.items())
+        if any(not _SIGNS[sign][1](value, limit) for sign, limit in limits.items()):
+            words = " and ".join(f"{_SIGNS[sign][0]} {limit}" for sign, limit in limits.items())
             raise UmbelError(f"The '{each.name}' of {owner} must be {words}. Got {value} instead.")
 
 
@@ -35,10 +38,12 @@ def _check_type(owner: str, name: str, value: Any, kind: Any) -> None:
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     plain = tuple(one for one in allowed if isinstance(one, type) and one in (int, float, str, bool, type(None)))
     if not plain or (float in plain and type(value) is int):
-        return
+        return  # a table or a list has its own checks
     if type(value) not in plain:
         words = " or ".join(_WORDS[one] for one in plain if one is not type(None))
-        raise UmbelError(f"The '{name}' of {owner} must be {words}. Got {value!r} instead.")
+        raise UmbelError(f"The '{name}' of {owner} must be {words}. Got {_value(value)} instead.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UmbelError(f"The '{name}' of {owner} must be a finite number. Got {value} instead.")
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
@@ -88,14 +93,15 @@ def _parse(method: str, name: str, value: Any, kind: Any) -> Any:
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """A flat table with one level of sub-tables; what is None is left out."""
+    """A flat table with one level of sub-tables. What is None is left out above, and the text none below."""
     lines = [
         f"{name} = {_value(value)}" for name, value in table.items()
         if value is not None and not isinstance(value, Mapping)
     ]
     for name, inner in table.items():
         if isinstance(inner, Mapping):
-            lines += ["", f"[{name}]", to_toml(inner).rstrip("\n")]
+            told = {key: "none" if value is None else value for key, value in inner.items()}
+            lines += ["", f"[{name}]", to_toml(told).rstrip("\n")]
     return "\n".join(lines) + "\n"
 
 
@@ -103,7 +109,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        escaped = "".join(f"\\u{ord(sign):04x}" if sign in '"\\' or ord(sign) < 32 else sign for sign in value)
+        escaped = "".join(f"\\u{ord(sign):04x}" if sign in '"\\\x7f' or sign < " " else sign for sign in value)
         return f'"{escaped}"'
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(each) for each in value)}]"
@@ -113,8 +119,8 @@ def _value(value: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """A recipe from a file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise UmbelError(f"The recipe {path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise UmbelError(f"The recipe {path} must be TOML. It is not: {error}.") from error

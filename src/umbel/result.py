@@ -1,5 +1,6 @@
 """What came of a run: one schema for all methods, computed from the round records and the last state alone."""
 
+import os
 import platform
 from collections import Counter
 from collections.abc import Mapping
@@ -8,12 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from umbel import evaluate, ledger
 from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm, State
-from umbel.checkpoint import RunFolder
+from umbel.checkpoint import RunFolder, write_json
 from umbel.data.plans import save_plan
 from umbel.engines.local import LocalEngine
 from umbel.federation import Federation
@@ -31,6 +33,7 @@ class Result:
     state: State
     records: list[dict[str, Any]]
     fed: Federation
+    choices: Mapping[str, Any]  # rounds, fraction and how it was tested
 
     @classmethod
     def of(cls, algorithm: Algorithm, fed: Federation, state: State, records: list[dict[str, Any]],
@@ -64,7 +67,7 @@ class Result:
             "lost": dict(Counter(reason for record in records for reason in record["lost"].values())),
             "versions": versions(),
         }
-        return cls(info, state, records, fed)
+        return cls(info, state, records, fed, choices)
 
     @property
     def labels(self) -> Tensor:
@@ -105,9 +108,9 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Keep the run in a new folder, as `umbel run` would have."""
         path = Path(folder)
-        recipe = {"method": self.info["method"], **self.fed.setup, "rounds": self.info["rounds"]["after"],
-                  "fraction": self.info["fraction"], "settings": self.info["params"]}
+        recipe = {"method": self.info["method"], **self.fed.setup, **self.choices, "settings": self.info["params"]}
         run = RunFolder.create(path, to_toml(recipe))
+        write_json(path / "env.json", environment(self.fed))
         if isinstance(self.fed, LocalEngine) and self.fed.plan is not None:
             save_plan(path / "partition.npz", self.fed.plan)
         for record in self.records:
@@ -185,3 +188,12 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def environment(fed: Federation) -> dict[str, Any]:
+    """What a result may depend on beside its recipe."""
+    device = torch.cuda.get_device_name(fed.device) if fed.device.type == "cuda" else platform.machine()
+    return {
+        "versions": versions(), "system": platform.system(), "device": device, "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }

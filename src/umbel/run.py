@@ -1,7 +1,5 @@
 """The round loop, a generator: progress bars, checkpoints and early stopping are ordinary `for` bodies."""
 
-import os
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,12 +12,12 @@ import torch
 from umbel import evaluate, ledger
 from umbel.algorithms.base import Algorithm, State
 from umbel.checkpoint import RunFolder, Saved, write_json
-from umbel.data.plans import save_plan
+from umbel.data.plans import Plan, save_plan
 from umbel.engines.local import LocalEngine
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment
 from umbel.federation import Cohort, Federation, NobodyAnswered
-from umbel.result import Result, versions
+from umbel.result import Result, environment
 from umbel.seeds import key
 
 LOST_IN_A_ROW = 3  # rounds without one usable answer, after which a run ends
@@ -186,8 +184,7 @@ class Session:
         plan, dataset = experiment.draw(data_dir)
         fed, algorithm = experiment.build(plan, dataset)
         folder = RunFolder.create(out, experiment.to_toml())
-        save_plan(out / "partition.npz", plan)
-        write_json(out / "env.json", environment(fed))
+        _write_once(out, plan, fed)
         return cls(experiment, fed, algorithm, folder, None)
 
     @classmethod
@@ -195,8 +192,7 @@ class Session:
         """Go on in a folder; an experiment, when given, must be the one that the folder holds."""
         folder = RunFolder.open(out)
         try:
-            held = Experiment.from_toml(out / "recipe.toml")
-            _same(out, held, experiment.resolved() if experiment else held)
+            held = same_recipe(out, experiment)
             stored = out / "partition.npz"
             plan, dataset = replace(held, partition=str(stored) if stored.exists() else None).draw(data_dir)
             fed, algorithm = held.build(plan, dataset)
@@ -204,8 +200,7 @@ class Session:
         except BaseException:
             folder.close()
             raise
-        if not stored.exists():
-            save_plan(stored, plan)
+        _write_once(out, plan, fed)
         return cls(held, fed, algorithm, folder, saved)
 
     @property
@@ -236,21 +231,29 @@ class Session:
         return result
 
 
-def _same(out: Path, held: Experiment, asked: Experiment) -> None:
-    mine, theirs = asdict(asked), asdict(held)
-    for name, value in mine.items():
-        if value != theirs[name]:
+def _write_once(out: Path, plan: Plan, fed: LocalEngine) -> None:
+    if not (out / "partition.npz").exists():
+        save_plan(out / "partition.npz", plan)
+    if not (out / "env.json").exists():
+        write_json(out / "env.json", environment(fed))
+
+
+def same_recipe(out: Path, asked: Experiment | None) -> Experiment:
+    """The experiment that a run folder holds, which must be the one asked for, if any is."""
+    held = Experiment.from_toml(out / "recipe.toml")
+    mine, theirs = _flat(held), _flat(asked.resolved() if asked else held)
+    for name in [*mine, *theirs]:
+        if mine.get(name) != theirs.get(name):
             raise UmbelError(
-                f"The run folder {out} is from another recipe: its '{name}' is {theirs[name]!r},"
-                f" asked for is {value!r}."
+                f"The run folder {out} is from another recipe: its '{name}' is {mine.get(name)!r},"
+                f" asked for is {theirs.get(name)!r}."
                 " Leave the options out to go on with it, or choose another --out."
             )
+    return held
 
 
-def environment(fed: Federation) -> dict[str, Any]:
-    """What a result may depend on beside its recipe."""
-    device = torch.cuda.get_device_name(fed.device) if fed.device.type == "cuda" else platform.machine()
-    return {
-        "versions": versions(), "system": platform.system(), "device": device, "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
+def _flat(experiment: Experiment) -> dict[str, Any]:
+    """All choices of an experiment by name, those of the method among them."""
+    values = asdict(experiment)
+    settings: dict[str, Any] = values.pop("settings")
+    return values | settings

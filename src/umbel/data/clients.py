@@ -4,7 +4,7 @@ A pool holds each distinct (image, shift) once; clients are index lists into it.
 hundred clients share is stored, moved to a GPU and scored once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -52,6 +52,26 @@ class Population:
         if not self.names:
             width = max(3, len(str(len(self.train) - 1)))
             object.__setattr__(self, "names", [f"c{i:0{width}d}" for i in range(len(self.train))])
+
+    @classmethod
+    def of_sites(cls, sites: Mapping[str, tuple[NDArray[Any], ...]], classes: int,
+                 truth: Sequence[int] | None = None) -> "Population":
+        """Your own clients: for each name (x_train, y_train, x_test, y_test); images are (rows, channels, h, w).
+
+        `truth` is the true group of each, if you know it: it serves the oracle and the agreement scores.
+        """
+        x = np.concatenate([part for site in sites.values() for part in (site[0], site[2])])
+        y = np.concatenate([part for site in sites.values() for part in (site[1], site[3])]).astype(np.int64)
+        if not len(x) == len(y):
+            raise UmbelError(f"Every image needs a label. Got {len(x)} images and {len(y)} labels.")
+        if len(y) and not 0 <= y.min() <= y.max() < classes:
+            raise UmbelError(f"Labels must lie in 0 .. {classes - 1}. Got {y.min()} .. {y.max()}.")
+        ends = np.cumsum([len(part) for site in sites.values() for part in (site[1], site[3])])
+        rows = np.split(np.arange(len(y)), ends[:-1])
+        known = np.zeros(len(sites), dtype=np.int64) if truth is None else np.asarray(truth, dtype=np.int64)
+        pixels = x if x.dtype == np.uint8 else x.astype(np.float32)
+        facts = {"groups": 0 if truth is None else len(set(truth))}
+        return cls(Pool(pixels, y), rows[0::2], rows[1::2], known, classes, list(sites), facts=facts)
 
     @property
     def shape(self) -> tuple[int, ...]:
