@@ -1,13 +1,16 @@
 """The command line: `umbel run`, `umbel compare`, `umbel list`."""
 
 import re
+import shlex
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from umbel import compare as comparison
@@ -21,7 +24,7 @@ from umbel.experiment import Experiment
 from umbel.models import MODELS
 from umbel.recipe import settable
 from umbel.result import versions
-from umbel.run import Session
+from umbel.run import Session, same_recipe
 
 app = typer.Typer(
     help="Clustered federated learning: which clients belong together, and one model per group.",
@@ -29,49 +32,60 @@ app = typer.Typer(
 )
 console = Console()
 
-Data = Annotated[str | None, typer.Option(help="Data set; `umbel list data`. Default: digits.")]
-DataDir = Annotated[Path | None, typer.Option(envvar="UMBEL_DATA", help="Folder with data sets.")]
-Scenario = Annotated[str | None, typer.Option(
+_of_data = partial(typer.Option, rich_help_panel="Data")
+_of_training = partial(typer.Option, rich_help_panel="Training")
+_of_run = partial(typer.Option, rich_help_panel="Run")
+
+Data = Annotated[str | None, _of_data(help="Data set; `umbel list data`. Default: digits.")]
+DataDir = Annotated[Path | None, _of_data(envvar="UMBEL_DATA", help="Folder with data sets.")]
+Scenario = Annotated[str | None, _of_data(
     help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: iid.")]
-Partition = Annotated[Path | None, typer.Option(help="A partition.npz of an earlier run, instead of drawing one.")]
-Clients = Annotated[int | None, typer.Option(help="How many clients; by default the scenario's own number.")]
-TestMode = Annotated[str | None, typer.Option(help="Local test sets: label_full, matched or holdout.")]
-Pooled = Annotated[bool | None, typer.Option("--pooled", help="One client per true group, with all its data.")]
-Join = Annotated[str | None, typer.Option(help="20@50: the last 20 clients appear at round 50.")]
-Leave = Annotated[str | None, typer.Option(help="5@30: the first 5 clients are gone from round 30 on.")]
-ModelName = Annotated[str | None, typer.Option("--model", help="mlp, lenet5 or resnet9.")]
-Normalise = Annotated[bool | None, typer.Option(help="Scale inputs by the data set's mean and std; not for mlp.")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds, after a method's own pre-training. Default: 20.")]
-Fraction = Annotated[float | None, typer.Option(help="Share of the clients asked in a round. Default: 1.")]
-Epochs = Annotated[int | None, typer.Option(help="Local epochs in a round. Default: 10.")]
-Batch = Annotated[int | None, typer.Option(help="Rows in a local batch; 0 = all. Default: 10.")]
-Rate = Annotated[float | None, typer.Option("--lr", help="Local learning rate. Default: 0.01.")]
-Seed = Annotated[int | None, typer.Option(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
-Engine = Annotated[str | None, typer.Option(help="simulator, or loop for debugging.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-EvalEvery = Annotated[int | None, typer.Option(help="Test every so many rounds. Default: 1.")]
-AverageLast = Annotated[int | None, typer.Option(help="Average the cluster model's accuracy over the last rounds.")]
-FineTune = Annotated[int | None, typer.Option(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
-Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method.")]
-Out = Annotated[Path | None, typer.Option(help="The run folder. Default: a new one under runs/.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")]
+Partition = Annotated[Path | None, _of_data(help="A partition.npz of an earlier run, instead of drawing one.")]
+Clients = Annotated[int | None, _of_data(help="How many clients; by default the scenario's own number.")]
+TestMode = Annotated[str | None, _of_data(help="Local test sets: label_full, matched or holdout.")]
+Pooled = Annotated[bool | None, _of_data("--pooled", help="One client per true group, with all its data.")]
+Join = Annotated[str | None, _of_data(help="20@50: the last 20 clients appear at round 50.")]
+Leave = Annotated[str | None, _of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
+ModelName = Annotated[str | None, _of_training(
+    "--model", help=f"{', '.join(MODELS)}. Default: mlp for digits, lenet5 for others.")]
+Normalise = Annotated[bool | None, _of_training(help="Scale inputs by the data set's mean and std; not for mlp.")]
+Rounds = Annotated[int | None, _of_training(help="Rounds, after a method's own pre-training. Default: 20.")]
+Fraction = Annotated[float | None, _of_training(help="Share of the clients asked in a round. Default: 1.")]
+Epochs = Annotated[int | None, _of_training(help="Local epochs in a round. Default: 10.")]
+Batch = Annotated[int | None, _of_training(help="Rows in a local batch; 0 = all. Default: 10.")]
+Rate = Annotated[float | None, _of_training("--lr", help="Local learning rate. Default: 0.01.")]
+Seed = Annotated[int | None, _of_run(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
+Engine = Annotated[str | None, _of_run(help="simulator, or loop for debugging. Default: simulator.")]
+Device = Annotated[str | None, _of_run(help="auto, cpu or cuda. Default: auto.")]
+EvalEvery = Annotated[int | None, _of_run(help="Test every so many rounds. Default: 1.")]
+AverageLast = Annotated[int | None, _of_run(help="Average the cluster model's accuracy over the last rounds.")]
+FineTune = Annotated[int | None, _of_training(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
+Setting = Annotated[list[str] | None, _of_training(
+    "--set", metavar="NAME=VALUE", help="A setting of the method; may be given several times.")]
+Out = Annotated[Path | None, _of_run(help="The run folder. Default: a new one under runs/.")]
+Quiet = Annotated[bool, _of_run("--quiet", "-q", help="Only the result.")]
+
+
+# Arguments are hidden from their panel and told in the text: typer 0.20 with click 8.5 loses their help.
 
 
 @app.command()
 def run(
-    method: Annotated[str | None, typer.Argument(help="A method (`umbel list methods`) or a recipe.toml.")] = None,
+    method: Annotated[str | None, typer.Argument(hidden=True)] = None,
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, partition: Partition = None,
     clients: Clients = None, test_mode: TestMode = None, pooled: Pooled = None, join: Join = None, leave: Leave = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None,
     device: Device = None, eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
     setting: Setting = None, out: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out where it stopped.")] = False,
+    resume: Annotated[bool, _of_run("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run one method and keep the run in a folder.
 
-    umbel run fedavg --data digits --scenario rotation-4 --clients 12
+    METHOD is a name (`umbel list methods`) or a file, recipe.toml; options come on top of what the file says.
+
+    Example: umbel run fedavg --data digits --scenario rotation-4 --clients 12
     """
     options = _given(locals())
     settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
@@ -81,53 +95,64 @@ def run(
     if experiment is None and (options or settings):
         raise UmbelError("With --resume and no method the folder's own recipe holds. Leave the other options out.")
     if resume:
-        session = Session.resume(_to_resume(experiment, out), experiment, data_dir)
+        folder = _to_resume(experiment, out)
+        if (folder / "result.json").exists():
+            same_recipe(folder, experiment)
+            _say(f"This run is finished already: {folder}")
+            return _show(read_json(folder / "result.json"), folder)
+        session = Session.resume(folder, experiment, data_dir)
     else:
         assert experiment is not None
         session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir)
-    _show(_play(session, session.experiment.method, quiet), session.folder.path)
+    again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
+    again += ["--data-dir", str(data_dir)] if data_dir else []
+    _play(session, session.experiment.method, quiet, f"Go on with: {shlex.join(again)}")
+    _show(read_json(session.folder.path / "result.json"), session.folder.path)
 
 
 @app.command()
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="Two or more methods; `umbel list methods`.")],
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 1,
+    methods: Annotated[list[str], typer.Argument(hidden=True)],
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
     test_mode: TestMode = None, join: Join = None, leave: Leave = None, model: ModelName = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None, epochs: Epochs = None,
-    batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None, device: Device = None,
-    eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
-    setting: Setting = None, out: Out = None, quiet: Quiet = False,
+    batch: Batch = None, lr: Rate = None, seed: Seed = None,
+    seeds: Annotated[int, _of_run(min=1, help="How many seeds, from --seed on.")] = 1,
+    engine: Engine = None, device: Device = None, eval_every: EvalEvery = None, average_last: AverageLast = None,
+    fine_tune: FineTune = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same partitions, first weights, cohorts and batches; show them side by side.
 
-    An --out that holds finished or stopped runs of the same comparison is gone on with.
+    METHODS are names; `umbel list methods`. A --set for one of them alone is written METHOD.NAME=VALUE.
 
-    umbel compare fedavg fedprox oracle --data digits --scenario rotation-4 --clients 12 --seeds 3
+    An --out that holds runs of the same comparison, finished or stopped, is gone on with.
+
+    Example: umbel compare fedavg fedprox oracle --scenario rotation-4 --clients 12 --seeds 3
     """
     options = _given(locals())
     common = Experiment(**options)
     settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
     plan = comparison.experiments(methods, common, settings, seeds)
     folder = out or _free_folder(f"compare-{_name(common, method=False)}")
+    again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
+    width = max(map(len, methods))
     for session in comparison.sessions(plan, folder, data_dir):
-        if isinstance(session, Session):
-            _play(session, f"{session.experiment.method:9} seed {session.experiment.seed}", quiet)
-    lines = comparison.table(folder, methods)
+        _play(session, f"{session.experiment.method:{width}} seed {session.experiment.seed}", quiet, again)
+    lines = comparison.table(folder, plan)
     comparison.write(folder, lines)
     resolved = plan[0].resolved()
+    data_name = [resolved.data] if resolved.data else []
+    title = [*data_name, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"]
     console.print()
-    console.print(screen.compare_table(
-        lines, f"{resolved.data or resolved.scenario}, {resolved.scenario}, {resolved.clients} clients,"
-        f" {resolved.rounds} rounds"))
-    console.print(f"Runs, compare.json and compare.csv: {folder}", highlight=False)
+    console.print(screen.compare_table(lines, ", ".join(title)))
+    _say(f"Runs, compare.json and compare.csv: {folder}")
 
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, data, scenarios or models.")],
+    what: Annotated[str, typer.Argument(hidden=True)],
 ) -> None:
-    """Show what there is: methods, data, scenarios, models."""
+    """Show what there is. WHAT is methods, data, scenarios or models."""
     if what not in _LISTS:
         raise unknown("list of", what, _LISTS)
     headers, rows = _LISTS[what]()
@@ -149,21 +174,24 @@ def _version(
 
 
 def main() -> None:
-    """Entry point: a wrong input is one sentence and exit code 2, an interruption is 130."""
+    """Entry point: a wrong input is one sentence and exit code 2. An interruption is 130, here and in typer."""
     try:
         app()
     except UmbelError as error:
         _fail(str(error), 2)
     except OSError as error:
-        _fail(f"{error.filename or 'A file'}: {error.strerror or error}.", 2)
-    except KeyboardInterrupt:
-        _fail("Interrupted.", 130)
+        _fail(f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}.", 2)
 
 
 def _fail(sentence: str, code: int) -> None:
-    Console(stderr=True).print(f"[bold red]Error:[/bold red] {sentence}" if code == 2 else sentence,
-                               highlight=False, soft_wrap=True)
+    mark = "[bold red]Error:[/bold red] " if code == 2 else ""
+    Console(stderr=True).print(f"{mark}{escape(sentence)}", highlight=False, soft_wrap=True)
     sys.exit(code)
+
+
+def _say(sentence: str) -> None:
+    """One line as it is, however long: it may hold a path to be copied."""
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 _FIELDS = {each.name for each in fields(Experiment)} - {"method", "settings"}
@@ -222,22 +250,15 @@ def _to_resume(experiment: Experiment | None, out: Path | None) -> Path:
     return unfinished[-1]
 
 
-def _play(session: Session, name: str, quiet: bool) -> dict[str, Any]:
+def _play(session: Session, name: str, quiet: bool, again: str) -> None:
     """Run a session to its end; Ctrl-C keeps the checkpoint and says how to go on."""
-    finished = session.folder.path / "result.json"
-    if finished.exists():
-        session.folder.close()
-        console.print(f"This run is finished already: {session.folder.path}", highlight=False)
-        info: dict[str, Any] = read_json(finished)
-        return info
     try:
         for _ in screen.follow(session, console, name, quiet):
             pass
+        session.finish()
     except KeyboardInterrupt:
         done = session.saved.round + 1 if session.saved else 0
-        _fail(f"Interrupted after {done} of {session.total} rounds. Go on with:"
-              f" umbel run --resume --out {session.folder.path}", 130)
-    return session.finish().info
+        _fail(f"Interrupted after {done} of {session.total} rounds. {again}", 130)
 
 
 def _show(info: dict[str, Any], folder: Path) -> None:
@@ -245,7 +266,7 @@ def _show(info: dict[str, Any], folder: Path) -> None:
     console.print(screen.result_table(info))
     for line in screen.result_lines(info):
         console.print(line, highlight=False)
-    console.print(f"Run folder: {folder}", highlight=False)
+    _say(f"Run folder: {folder}")
 
 
 def _methods() -> tuple[list[str], list[list[str]]]:

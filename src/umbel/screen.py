@@ -7,7 +7,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from umbel.run import Round, Session
 
@@ -30,7 +30,7 @@ def follow(session: Session, console: Console, name: str, quiet: bool = False) -
     else:
         for done in session.rounds():
             if line := _line(done, session.total):
-                console.print(f"{name}  {line}", highlight=False)
+                console.print(f"{name}  {line}", highlight=False, soft_wrap=True)
             yield done
 
 
@@ -46,12 +46,13 @@ def _line(done: Round, total: int) -> str:
 
 @contextmanager
 def _bar(session: Session, console: Console, name: str) -> Iterator[Any]:
+    rest = Column(ratio=1, no_wrap=True, overflow="crop")  # what an 80-column terminal leaves
     columns = (
-        TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-        TextColumn("{task.fields[score]}"), TextColumn("[dim]{task.fields[phase]}"), TimeElapsedColumn(),
-        TextColumn("[dim]left"), TimeRemainingColumn(),
+        TextColumn("[bold]{task.description}"), BarColumn(bar_width=max(10, 30 - len(name))), MofNCompleteColumn(),
+        TextColumn("{task.fields[score]}"), TimeElapsedColumn(), TextColumn("[dim]left"), TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[phase]}", table_column=rest),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, expand=True) as progress:
         start = session.saved.round + 1 if session.saved else 0
         bar = progress.add_task(name, total=session.total, completed=start, score="", phase="")
 
@@ -106,7 +107,7 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
     several = lines[0]["seeds"] > 1
     over = f"over {lines[0]['seeds']} seeds" if several else "over clients (one seed)"
     table = Table(
-        title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0),
+        title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
         header_style="bold",
         caption=f"Accuracy in %, mean over clients; ± is the standard deviation {over}.\n"
         "The first is the one of the next three that the method is judged by.\n"
@@ -124,7 +125,7 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
             *("–" if line[kind] is None else f"{100 * line[kind]:.1f}" for kind in WORDS),
             f"{100 * line['worst_decile']:.1f}", f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}",
             "–" if line["ari"] is None else f"{line['ari']:.2f}", size(line["bytes_down"] + line["bytes_up"]),
-            f"{line['seconds']:.1f}",
+            f"{line['seconds']:.1f}" if line["seconds"] < 100 else f"{line['seconds']:.0f}",
         )
     return table
 
@@ -133,6 +134,6 @@ def size(amount: float) -> str:
     """Bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000 or unit == "GB":
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
         amount /= 1000
     raise AssertionError

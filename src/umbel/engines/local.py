@@ -138,6 +138,9 @@ class LocalEngine(Federation):
 
     def __init__(self, net: Model, population: Population, seed: int, device: str | torch.device) -> None:
         place = torch.device(device)
+        if place.type == "cuda":  # strict float32: by default torch lets convolutions round to TF32
+            torch.backends.cudnn.conv.fp32_precision = "ieee"
+            torch.backends.cuda.matmul.fp32_precision = "ieee"
         super().__init__(net.to(place), list(population.names), seed, place)
         self.clients = LocalClients(population, seed, place)
         self.plan: Plan | None = None  # how the population was drawn, where that is known
