@@ -137,7 +137,9 @@ class RunFolder:
         }
         if record is not None:
             self.write_line(record)
-        write_json(self.path / "checkpoint.json", {"round": round, "files": files, "memory_rounds": memory_rounds})
+        write_json(self.path / "checkpoint.json", {
+            "round": round, "files": files, "memory_rounds": dict(sorted(memory_rounds.items())),
+        })
         self._drop_all_but(set(files))
 
     def _write(self, kind: str, round: int, values: Tree) -> dict[str, str]:

@@ -176,7 +176,7 @@ def _version(
 def main() -> None:
     """Entry point: a wrong input is one sentence and exit code 2. An interruption is 130, here and in typer."""
     try:
-        app()
+        app(prog_name="umbel")
     except UmbelError as error:
         _fail(str(error), 2)
     except OSError as error:

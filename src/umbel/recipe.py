@@ -113,7 +113,7 @@ def _value(value: Any) -> str:
         return f'"{escaped}"'
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(each) for each in value)}]"
-    return repr(value)
+    return str(value)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

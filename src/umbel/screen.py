@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
+from rich.text import Text
 
 from umbel.run import Round, Session
 
@@ -70,11 +71,10 @@ def _bar(session: Session, console: Console, name: str) -> Iterator[Any]:
         progress.update(bar, phase="")
 
 
-def result_table(info: Mapping[str, Any]) -> Table:
+def result_table(info: Mapping[str, Any]) -> Group:
     """One finished run."""
     title = f"{info['method']} on {info['data']}, {info['scenario']}, {info['clients']} clients, seed {info['seed']}"
-    table = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False,
-                  caption="Accuracy in % on clients' own test rows; ± is the standard deviation over clients.")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("accuracy of")
     for column in ("mean ± std", "worst tenth", "weighted by rows"):
         table.add_column(column, justify="right")
@@ -86,7 +86,12 @@ def result_table(info: Mapping[str, Any]) -> Table:
         else:
             table.add_row(f"{mark}{words}", f"{mark}{100 * score['mean']:.2f} ± {100 * score['std']:.2f}",
                           f"{100 * score['worst_decile']:.2f}", f"{100 * score['weighted']:.2f}")
-    return table
+    return Group(table, _note("Accuracy in % on clients' own test rows; ± standard deviation over clients."))
+
+
+def _note(text: str) -> Text:
+    """What stands below a table: not wrapped to its width."""
+    return Text(text, style="dim italic")
 
 
 def result_lines(info: Mapping[str, Any]) -> list[str]:
@@ -102,17 +107,12 @@ def result_lines(info: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
+def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
     """Several methods side by side."""
     several = lines[0]["seeds"] > 1
     over = f"over {lines[0]['seeds']} seeds" if several else "over clients (one seed)"
-    table = Table(
-        title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
-        header_style="bold",
-        caption=f"Accuracy in %, mean over clients; ± is the standard deviation {over}.\n"
-        "The first is the one of the next three that the method is judged by.\n"
-        "k: clusters. ARI: agreement with the true groups, 1 is perfect.",
-    )
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
+                  header_style="bold")
     table.add_column("method", no_wrap=True)
     for column in ("accuracy", "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "moved",
                    "time\n(s)"):
@@ -127,7 +127,11 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
             "–" if line["ari"] is None else f"{line['ari']:.2f}", size(line["bytes_down"] + line["bytes_up"]),
             f"{line['seconds']:.1f}" if line["seconds"] < 100 else f"{line['seconds']:.0f}",
         )
-    return table
+    return Group(table, _note(
+        f"Accuracy in %, mean over clients; ± standard deviation {over}.\n"
+        "The first is the one of the next three that the method is judged by.\n"
+        "k: clusters. ARI: agreement with the true groups, 1 is perfect.",
+    ))
 
 
 def size(amount: float) -> str:

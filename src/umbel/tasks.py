@@ -97,7 +97,7 @@ class Rows:
 
     name: str
     each: Callable[..., Tree]  # (net, params, x, y) -> values, one per row
-    finish: Callable[..., Reply]  # (net, values)
+    finish: Callable[..., Reply]  # (net, values, **options)
     answers: Answers = a_model
     memory: Memory = nothing
 
@@ -172,7 +172,7 @@ def _hits(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
     return {"hit": logits.argmax(1) == y, "loss": cross_entropy(logits, y, reduction="none")}
 
 
-def _tally(net: Model, values: Tree) -> Reply:
+def _tally(net: Model, values: Tree, **_: Any) -> Reply:
     loss = values["loss"].double().mean().nan_to_num(nan=BROKEN, posinf=BROKEN)
     total = torch.tensor(len(values["hit"]))
     return Reply({"hits": values["hit"].sum().cpu(), "loss": loss.cpu(), "size": total})

@@ -124,7 +124,7 @@ class LocalClients:
                 become = TASKS[name]
                 chosen = options if isinstance(become, Loop) else {}
                 inputs = {"model": self._do(net, become, i, cohort, trained, inputs, chosen).send["model"]}
-            return task.finish(net, values(net, task, inputs, *self.gather(rows)))
+            return task.finish(net, values(net, task, inputs, *self.gather(rows)), **options)
         plan = self.schedule(i, cohort, work)
         client = self.client(i, rows, len(plan), memory, with_rows=False)
         carry, fixed = task.begin(net, client, **inputs, **options)
@@ -139,7 +139,7 @@ class LocalEngine(Federation):
     def __init__(self, net: Model, population: Population, seed: int, device: str | torch.device) -> None:
         place = torch.device(device)
         if place.type == "cuda":  # strict float32: by default torch lets convolutions round to TF32
-            torch.backends.cudnn.conv.fp32_precision = "ieee"
+            torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
             torch.backends.cuda.matmul.fp32_precision = "ieee"
         super().__init__(net.to(place), list(population.names), seed, place)
         self.clients = LocalClients(population, seed, place)

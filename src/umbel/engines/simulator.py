@@ -116,7 +116,7 @@ class Simulator(LocalEngine):
             for position, rows in zip(positions, mine, strict=True):
                 at = torch.searchsorted(needed, rows).to(self.device)
                 own = tree.each(partial(torch.index_select, dim=axis, index=at), found)
-                reply = call.task.finish(self.net, own)  # type: ignore[union-attr]
+                reply = call.task.finish(self.net, own, **call.options)  # type: ignore[union-attr]
                 yield Answered(torch.tensor([position]), tree.stack([reply.send]))
 
     def _own_rows(self, call: Call, position: int) -> Tensor:

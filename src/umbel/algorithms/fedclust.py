@@ -1,0 +1,46 @@
+"""FedClust: cluster once by the classifier's weights after one local training from a common model.
+
+Islam et al. FedClust: Optimizing Federated Learning on Non-IID Data through Weight-Driven Client Clustering. 2024.
+https://arxiv.org/abs/2403.04144
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from umbel import tree
+from umbel.algorithms.base import Local, choice, number
+from umbel.algorithms.oneshot import OneShot
+from umbel.clusterers import LINKAGES
+from umbel.data.clients import Work
+from umbel.federation import Cohort, Federation
+from umbel.proximity import DISTANCES
+from umbel.tasks import train
+from umbel.tree import Params, Tree
+
+
+@dataclass(frozen=True)
+class FedClust(OneShot):
+    """Distances between classifier layers.
+
+    The paper gives neither the epochs of the warm-up, nor linkage, cut, or whether the bias counts. Here: 10 epochs,
+    as in one round; weight and bias; L2; UPGMA; the largest gap.
+    """
+
+    warmup: int = number(10, ge=1)  # local epochs before the layer is sent
+    metric: str = choice("l2", *DISTANCES)
+    linkage: str = choice("average", *LINKAGES)
+    cut: str = choice("gap", "gap", "count", "value")
+    clusters: int = number(2, ge=1)
+    threshold: float = number(1.0, ge=0)
+    local: Local = Local()
+
+    def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
+        """The classifier's weights after a warm-up from theta_0; nothing else is sent."""
+        heard = fed.map(train, cohort, work=Work(epochs=self.warmup, batch=self.local.batch), shared={"model": anchor},
+                        send=fed.net.head_names, keep=False, **self.local.options)
+        return heard.ids, {"head": tree.flat(heard.answers["model"]).cpu()}
+
+    def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
+        """M_ij = ||w_i - w_j||."""
+        return DISTANCES[self.metric](a["head"], b["head"])

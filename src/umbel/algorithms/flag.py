@@ -1,0 +1,132 @@
+"""FLAG: cluster once by data and gradients together; a short validation run finds the number of clusters.
+
+FLAG: Clustered Federated Learning Combining Data and Gradient Information in Heterogeneous Settings. Per-class data
+subspaces (Eq. 1, 3-6) and update directions (Eq. 2), mixed by beta.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from umbel import proximity
+from umbel.algorithms.base import Local, choice, number
+from umbel.algorithms.oneshot import OneShot, choose, unragged, updates
+from umbel.algorithms.sweep import RULES, validate
+from umbel.clusterers import LINKAGES, linkage
+from umbel.data.clients import Work
+from umbel.federation import Cohort, Federation
+from umbel.signatures import class_counts, class_vectors
+from umbel.tasks import train
+from umbel.threshold import Choice, sweep
+from umbel.tree import Params, Ragged, Tree
+
+
+@dataclass(frozen=True)
+class FLAG(OneShot):
+    """A = beta * V + (1 - beta) * G, hierarchical clustering, the cut by validation.
+
+    Departures. Eq. 4 as printed breaks for absent and single-sample classes: `weights="shifted"` takes ln(n + e),
+    "literal" is as printed, "uniform" sends no counts. `rule="knee"` is the printed elbow; the default, "both", also
+    weighs the dendrogram, since validation on small clients is noisy. Clusters start from one shared model;
+    `start="random"` is as printed.
+    """
+
+    beta: float = number(0.5, ge=0, le=1)  # data against gradients
+    delta: float = number(0.5, ge=0, le=1)  # how far weights reach around 1
+    weights: str = choice("shifted", "shifted", "literal", "uniform")
+    angle: str = choice("smallest", *proximity.ANGLES)  # Phi
+    rank: int = number(5, ge=1)  # most vectors of a class; p is about 1 % of its rows
+    gradient_epochs: int = number(20, ge=1)  # t_g
+    linkage: str = choice("average", *LINKAGES)
+    cut: str = choice("sweep", "sweep", "gap", "count", "value")
+    rule: str = choice("both", *RULES)
+    clusters: int = number(10, ge=1)
+    threshold: float = number(0.5, ge=0)  # alpha, in [0, 1]
+    step: float = number(0.05, gt=0, le=1)  # of the grid of alpha; the paper's is 0.1, or 0.01 for Dirichlet
+    validators: int = number(30, ge=1)  # clients of the validation run
+    validation_rounds: int = number(5, ge=1)
+    start: str = choice("shared", "shared", "random")
+    local: Local = Local()
+
+    def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
+        """U_c of each class, the class counts (not in uniform mode), and Delta after t_g epochs from theta_0."""
+        vectors = fed.map(class_vectors, cohort, rank=self.rank, share=0.01)
+        cohort = cohort._replace(ids=vectors.ids)
+        parts = [(vectors.ids, unragged("basis", vectors.answers["basis"])
+                  | {"basis_class": vectors.answers["basis_class"].values})]
+        if self.weights != "uniform" and self.delta:
+            counted = fed.map(class_counts, cohort)
+            parts.append((counted.ids, {"counts": counted.answers["counts"]}))
+        trained = fed.map(train, cohort, work=Work(epochs=self.gradient_epochs, batch=self.local.batch),
+                          shared={"model": anchor}, keep=False, **self.local.options)
+        parts.append((trained.ids, {"update": updates(trained, anchor)}))
+        who = [i for i in vectors.ids.tolist() if all(i in ids.tolist() for ids, _ in parts)]
+        signature: Tree = {"classes": torch.full((len(who),), fed.net.classes)}
+        for ids, part in parts:
+            at = torch.tensor([ids.tolist().index(i) for i in who])
+            signature |= {name: leaf[at] for name, leaf in part.items()}
+        return torch.tensor(who), signature
+
+    def scale(self, signature: Tree) -> Tree:
+        """w_min and w_max of Eq. 5, and the largest entries of V and G, by which both become [0, 1]."""
+        ratios = torch.cat([self._ratio(signature, signature, c)[_held_by_either(signature, signature, c)].flatten()
+                            for c in range(int(signature["classes"][0]))])
+        low, high = (ratios.min(), ratios.max()) if len(ratios) else (torch.tensor(1.0), torch.tensor(1.0))
+        found: Tree = {"w_min": low.double(), "w_max": high.double()}
+        found["v_max"] = self._data(signature, signature, found).fill_diagonal_(0).max()
+        found["g_max"] = proximity.update_angle(signature["update"], signature["update"]).fill_diagonal_(0).max()
+        return found
+
+    def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
+        """A_ij = beta V_ij / max V + (1 - beta) G_ij / max G."""
+        data = self._data(a, b, evidence) / evidence["v_max"].clamp(min=1e-12)
+        gradient = proximity.update_angle(a["update"], b["update"]) / evidence["g_max"].clamp(min=1e-12)
+        mixed: Tensor = self.beta * data + (1 - self.beta) * gradient
+        return mixed
+
+    def _data(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
+        """V_ij = 1/|C| sum_c V'_ijc W'_ijc (Eq. 3, 6)."""
+        classes = int(a["classes"][0])
+        total = torch.zeros(len(a["classes"]), len(b["classes"]), dtype=torch.float64)
+        for c in range(classes):
+            mine, theirs = _of_class(a, c), _of_class(b, c)
+            both = (mine.length > 0)[:, None] & (theirs.length > 0)[None]
+            angle = proximity.ANGLES[self.angle](mine, theirs)
+            part = torch.where(both, angle, proximity.STRAIGHT * _held_by_either(a, b, c))
+            total += part * self._weight(self._ratio(a, b, c), evidence)
+        return total / classes
+
+    def _ratio(self, a: Tree, b: Tree, c: int) -> Tensor:
+        """W_ijc = max(ln(n_ic + eps), ln(n_jc + eps)) / min(...) (Eq. 4)."""
+        if "counts" not in a:
+            return torch.ones(len(a["classes"]), len(b["classes"]), dtype=torch.float64)
+        shift = torch.e if self.weights == "shifted" else 1e-6
+        left, right = (torch.log(side["counts"][:, c].double() + shift) for side in (a, b))
+        return torch.maximum(left[:, None], right[None]) / torch.minimum(left[:, None], right[None])
+
+    def _weight(self, ratio: Tensor, evidence: Tree) -> Tensor:
+        """W' in [1 - delta, 1 + delta] (Eq. 5); 1 where all ratios are equal."""
+        spread = evidence["w_max"] - evidence["w_min"]
+        if float(spread) == 0:
+            return torch.ones_like(ratio)
+        weight: Tensor = 1 - self.delta + ((ratio - evidence["w_min"]) / spread).clamp(0, 1) * 2 * self.delta
+        return weight
+
+    def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
+        """Sweep alpha, score each distinct clustering by a short federation, choose."""
+        links = linkage(distance, self.linkage)
+        if self.cut != "sweep":
+            return choose(self.cut, links, self.clusters, self.threshold), {"linkage": links}
+        grid = torch.arange(0, 1 + self.step, self.step, dtype=torch.float64)
+        score = partial(validate, fed, evidence["who"], self.local, self.validators, self.validation_rounds)
+        return sweep(links, grid, score, partial(RULES[self.rule], links)), {"linkage": links}
+
+
+def _of_class(signature: Tree, c: int) -> Ragged:
+    return proximity.of_class(Ragged(signature["basis"], signature["basis_length"]), signature["basis_class"], c)
+
+
+def _held_by_either(a: Tree, b: Tree, c: int) -> Tensor:
+    return (_of_class(a, c).length > 0)[:, None] | (_of_class(b, c).length > 0)[None]

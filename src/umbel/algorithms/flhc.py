@@ -1,0 +1,39 @@
+"""FL+HC: after some rounds of FedAvg, cluster hierarchically by the clients' updates, then train inside clusters.
+
+Briggs et al. Federated learning with hierarchical clustering of local updates to improve training on non-IID data.
+IJCNN 2020. https://arxiv.org/abs/2004.11791
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from umbel.algorithms.base import Local, choice, number
+from umbel.algorithms.oneshot import OneShot, updates
+from umbel.clusterers import LINKAGES
+from umbel.federation import Cohort, Federation
+from umbel.proximity import DISTANCES
+from umbel.tasks import train
+from umbel.tree import Params, Tree
+
+
+@dataclass(frozen=True)
+class FLHC(OneShot):
+    """Hierarchical clustering of updates, by L1, L2 or cosine."""
+
+    pretrain: int = number(20, ge=1)
+    metric: str = choice("l2", *DISTANCES)
+    linkage: str = choice("average", *LINKAGES)
+    cut: str = choice("gap", "gap", "count", "value")
+    clusters: int = number(2, ge=1)
+    threshold: float = number(1.0, ge=0)
+    local: Local = Local()
+
+    def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
+        """Delta_i: one more local training from the global model."""
+        heard = fed.map(train, cohort, work=self.local.work, shared={"model": anchor}, keep=False, **self.local.options)
+        return heard.ids, {"update": updates(heard, anchor)}
+
+    def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
+        """Distance between updates."""
+        return DISTANCES[self.metric](a["update"], b["update"])

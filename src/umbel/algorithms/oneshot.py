@@ -1,0 +1,155 @@
+"""What one-shot clustered methods share: describe clients once, group them, then FedAvg inside the groups.
+
+A method says how a client describes itself and how far two descriptions are apart; the rest is here. Newcomers are
+described the same way, on the model that the others were described on (the anchor), and join the nearest cluster.
+"""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from umbel import tree
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone
+from umbel.clusterers import canonical, linkage
+from umbel.federation import Cohort, Federation, Heard
+from umbel.proximity import symmetric
+from umbel.threshold import Choice, by_count, by_gap, by_value
+from umbel.tree import Params, Ragged, Stack, Tree
+
+SIGNATURE_ROUND = 0  # whenever it is asked for, a signature is drawn from the same stream
+
+
+class OneShot(Algorithm):
+    """Cluster once, by signatures: in `init`, or after `pretrain` rounds of FedAvg."""
+
+    local: Local
+    linkage: str = "average"
+    cut: str = "gap"  # gap, count or value
+    clusters: int = 2  # for the cut by count
+    threshold: float = 0.0  # for the cut by value
+    start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
+
+    @abstractmethod
+    def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
+        """Ask the cohort for signatures, taken on the anchor; who answered, and a tree with a leading client axis."""
+
+    @abstractmethod
+    def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
+        """How far signatures are apart, (n_a, n_b)."""
+
+    def scale(self, signature: Tree) -> Tree:
+        """What `apart` divides by: taken from the first clients, and kept as it is when newcomers come."""
+        return {}
+
+    def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
+        """Distances to labels, and what to keep of the way there."""
+        links = linkage(distance, self.linkage)
+        return choose(self.cut, links, self.clusters, self.threshold), {"linkage": links}
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """One model; and the clusters, unless rounds of pre-training come first."""
+        models = tree.to(tree.stack([fed.net.init(seed)]), fed.device)
+        state = State(models, torch.where(fed.online, 0, -1))
+        return state if self.pretrain else self.form(fed, state, fed.online.nonzero().flatten())
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """FedAvg in each cluster; the last round of pre-training ends with the clusters being formed."""
+        if cohort.round >= self.pretrain:
+            return clustered_round(fed, state, cohort, self.local)
+        state = clustered_round(fed, state, everyone(fed, cohort), self.local)
+        last = cohort.round == self.pretrain - 1
+        return self.form(fed, state, fed.online.nonzero().flatten()) if last else state
+
+    def form(self, fed: Federation, state: State, ids: Tensor) -> State:
+        """Describe, measure, group. Who does not answer stays unplaced."""
+        anchor = tree.take(state.models, 0)
+        who, signature = self.describe(fed, Cohort(ids, SIGNATURE_ROUND, "signature"), anchor)
+        evidence: Tree = {"who": who, "signature": signature, "anchor": tree.to(anchor, "cpu")}
+        evidence |= self.scale(signature)
+        evidence["proximity"] = symmetric(self.apart(signature, signature, evidence))
+        choice, extra = self.group(fed, evidence["proximity"], evidence)
+        order = torch.tensor(sorted(range(len(who)), key=lambda p: fed.names[int(who[p])]))
+        labels = torch.full((len(fed.names),), -1)
+        labels[who] = canonical(choice.labels, order)
+        evidence |= extra | {"cut": torch.tensor(choice.cut, dtype=torch.float64), "sweep": choice.curve}
+        models = first_models(fed, state.models, int(labels.max()) + 1, self.start)
+        return State(models, labels, evidence)
+
+    def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
+        """Join the cluster whose members are nearest on average; farther than the cut from all, found a new one."""
+        if "who" not in state.evidence:  # still pre-training: there is one model
+            return super().admit(fed, state, newcomers)
+        evidence = state.evidence
+        asked = newcomers._replace(round=SIGNATURE_ROUND, phase="signature")
+        who, signature = self.describe(fed, asked, tree.to(evidence["anchor"], fed.device))
+        for position, client in enumerate(who.tolist()):
+            own = tree.take(signature, slice(position, position + 1))
+            state = self._settle(fed, state, client, own)
+        return state
+
+    def _settle(self, fed: Federation, state: State, client: int, own: Tree) -> State:
+        evidence, labels, models = state.evidence, state.labels.clone(), state.models
+        known = evidence["who"] != client
+        away = self.apart(own, evidence["signature"], evidence)[0]
+        label, nearest = nearest_cluster(away[known], labels[evidence["who"][known]], tree.count(models))
+        if label < 0 or nearest > self.reach(evidence):
+            label = tree.count(models)
+            models = tree.cat([models, tree.to(tree.stack([evidence["anchor"]]), fed.device)])
+        labels[client] = label
+        if not bool(known.all()):  # a client that was described before
+            return replace(state, labels=labels, models=models)
+        grown = evidence | {"who": torch.cat([evidence["who"], torch.tensor([client])]),
+                            "signature": joined(evidence["signature"], own)}
+        return replace(state, labels=labels, models=models, evidence=grown)
+
+    def reach(self, evidence: Tree) -> float:
+        """How far a newcomer may be from the nearest cluster and still belong to it."""
+        return float(evidence["cut"])
+
+
+def choose(cut: str, links: Tensor, clusters: int, threshold: float) -> Choice:
+    """The three rules that need nothing but the dendrogram."""
+    if cut == "count":
+        return by_count(links, clusters)
+    return by_value(links, threshold) if cut == "value" else by_gap(links)
+
+
+def nearest_cluster(away: Tensor, labels: Tensor, clusters: int) -> tuple[int, float]:
+    """The cluster with the least mean distance to its members, and that distance; -1 where nobody is placed."""
+    means = torch.full((clusters,), torch.inf, dtype=torch.float64)
+    for label in range(clusters):
+        if bool((labels == label).any()):
+            means[label] = away[labels == label].mean()
+    best = int(means.argmin())
+    return (best, float(means[best])) if bool(means.isfinite().any()) else (-1, torch.inf)
+
+
+def first_models(fed: Federation, anchor: Stack, clusters: int, start: str) -> Stack:
+    """k models to begin with: copies of the anchor, or random ones of their own."""
+    if start == "shared":
+        return tree.cat([tree.take(anchor, slice(0, 1))] * clusters)
+    return tree.to(tree.stack([fed.net.init(fed.seed + k) for k in range(clusters)]), fed.device)
+
+
+def updates(heard: Heard, anchor: Params) -> Tensor:
+    """Flat updates of trained models from where they started, (m, d), on the CPU."""
+    return (tree.flat(heard.answers["model"]) - tree.flat(tree.stack([anchor]))).cpu()
+
+
+def unragged(name: str, ragged: Ragged) -> Tree:
+    """A ragged answer as plain tensors for the evidence."""
+    return {name: ragged.values.cpu(), f"{name}_length": ragged.length}
+
+
+def joined(old: Tree, new: Tree) -> Tree:
+    """Signatures of more clients: rows below rows, the shorter padded along the second axis."""
+    def one(a: Tensor, b: Tensor) -> Tensor:
+        if a.dim() > 1 and a.shape[1] != b.shape[1]:
+            longest = max(a.shape[1], b.shape[1])
+            a, b = (pad(side, (0, 0) * (side.dim() - 2) + (0, longest - side.shape[1])) for side in (a, b))
+        return torch.cat([a, b])
+
+    return tree.each(one, old, new)

@@ -1,0 +1,119 @@
+"""Distances in, labels out. Thin over scipy and scikit-learn; what they leave open is decided here.
+
+A hierarchy merges while the distance is <= the threshold. `average` is UPGMA, `weighted` is WPGMA (PACFL's code).
+Zero or one client is one cluster; equal distances are merged in the order of clients.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+from sklearn.cluster import AffinityPropagation, KMeans, SpectralClustering
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+LINKAGES = ("single", "complete", "average", "weighted", "ward")
+
+
+def canonical(labels: Tensor, order: Tensor | None = None) -> Tensor:
+    """The same clusters numbered 0, 1, ... by their first client, in this order of clients."""
+    visited = labels if order is None else labels[order]
+    numbers: dict[int, int] = {}
+    for label in visited.tolist():
+        numbers.setdefault(label, len(numbers))
+    return torch.tensor([numbers[label] for label in labels.tolist()], dtype=torch.long)
+
+
+def linkage(distance: Tensor, method: str = "average") -> Tensor:
+    """The dendrogram as scipy writes it, (n - 1, 4): two clusters, the height at which they merge, the new size."""
+    if len(distance) < 2:
+        return torch.zeros(0, 4, dtype=torch.float64)
+    square = distance.double().cpu().numpy()
+    return torch.from_numpy(hierarchy.linkage(squareform(square, checks=False), method))  # type: ignore[arg-type]
+
+
+def cut(links: Tensor, threshold: float) -> Tensor:
+    """Clusters of all merges at heights <= threshold."""
+    if not len(links):
+        return torch.zeros(1, dtype=torch.long)
+    found = hierarchy.fcluster(links.numpy(), threshold, criterion="distance")
+    return canonical(torch.from_numpy(found.astype(np.int64)))
+
+
+def into(links: Tensor, clusters: int) -> Tensor:
+    """The dendrogram cut into this many clusters; equal heights are parted in the order of merging."""
+    n = len(links) + 1
+    if clusters >= n:
+        return torch.arange(n)
+    merged = links.clone()
+    merged[:, 2] = torch.arange(n - 1)  # ranks instead of heights: exactly n - clusters merges are made
+    return cut(merged, n - clusters - 1)
+
+
+def heights(links: Tensor) -> Tensor:
+    """Merging heights, ascending. Clipped from below: WPGMA never inverts, but rounding may by one last bit."""
+    return links[:, 2].cummax(0).values if len(links) else links[:, 2]
+
+
+class Exemplars(NamedTuple):
+    """What affinity propagation found."""
+
+    labels: Tensor  # (n,)
+    exemplars: Tensor  # (k,) the client that stands for each cluster
+    converged: bool
+
+
+def affinity_propagation(distance: Tensor, damping: float = 0.9, max_iter: int = 500, seed: int = 0) -> Exemplars:
+    """Similarity -d, median preference. Where it does not converge damping is raised; at last one cluster remains."""
+    n = len(distance)
+    similarity = -distance.double().cpu().numpy()
+    off = similarity[~np.eye(n, dtype=bool)]
+    if n < 2 or np.ptp(off) == 0:  # nothing tells clients apart
+        return Exemplars(torch.zeros(n, dtype=torch.long), torch.zeros(1, dtype=torch.long), True)
+    for factor in (damping, 0.95, 0.98):
+        model = AffinityPropagation(damping=factor, max_iter=max_iter, convergence_iter=15, affinity="precomputed",
+                                    preference=float(np.median(off)), random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(similarity)
+        if model.n_iter_ < max_iter and len(model.cluster_centers_indices_):
+            labels = torch.from_numpy(model.labels_.astype(np.int64))
+            renamed = canonical(labels)
+            order = torch.stack([labels[renamed == k][0] for k in range(int(renamed.max()) + 1)])
+            return Exemplars(renamed, torch.from_numpy(model.cluster_centers_indices_)[order], True)
+    middle = int(distance.sum(1).argmin())
+    return Exemplars(torch.zeros(n, dtype=torch.long), torch.tensor([middle]), False)
+
+
+def kmeans(points: Tensor, clusters: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Labels, and the centres (k, d) in their order. Fewer distinct points than clusters give fewer clusters."""
+    x = points.double().cpu().numpy()
+    distinct = len(np.unique(x, axis=0))
+    found = KMeans(min(clusters, distinct), n_init=10, random_state=seed).fit(x)
+    labels = canonical(torch.from_numpy(found.labels_.astype(np.int64)))
+    return labels, means(points, labels)
+
+
+def means(points: Tensor, labels: Tensor) -> Tensor:
+    """The centre of each cluster, (k, d), float64."""
+    parts = [points.double()[(labels == k).to(points.device)] for k in range(int(labels.max()) + 1)]
+    return torch.stack([part.mean(0) for part in parts])
+
+
+def spectral(distance: Tensor, clusters: int, seed: int = 0) -> Tensor:
+    """Spectral clustering of exp(-d^2 / 2 median^2)."""
+    n = len(distance)
+    if n <= clusters:
+        return torch.arange(n)
+    scale = distance[~torch.eye(n, dtype=torch.bool)].median().clamp(min=1e-12)
+    affinity = torch.exp(-((distance / scale) ** 2) / 2).double().cpu().numpy()
+    model = SpectralClustering(clusters, affinity="precomputed", assign_labels="kmeans", random_state=seed)
+    return canonical(torch.from_numpy(model.fit_predict(affinity).astype(np.int64)))
+
+
+def bipartition(distance: Tensor) -> Tensor:
+    """Two clusters whose farthest members are as near as can be (complete linkage), as in Sattler's CFL."""
+    return into(linkage(distance, "complete"), 2)

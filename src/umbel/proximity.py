@@ -1,0 +1,129 @@
+"""Signatures in, distances between clients out: (n, n), symmetric, zero on the diagonal, float64.
+
+Angles are in degrees, taken with |cos| since the sign of a singular vector is arbitrary, and clipped before arccos.
+No loop runs over pairs of clients.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from umbel.tree import Ragged
+
+RIGHT = 90.0
+STRAIGHT = 180.0  # FLAG's distance of a class that only one of two clients holds
+
+
+def degrees(cosine: Tensor) -> Tensor:
+    """arccos |cos| in [0, 90]."""
+    return torch.rad2deg(torch.arccos(cosine.abs().clamp(max=1.0)))
+
+
+def symmetric(distance: Tensor) -> Tensor:
+    """Rounding taken out: the mean of both triangles, and an exact zero for a client and itself."""
+    even = (distance + distance.T) / 2
+    return even.fill_diagonal_(0.0)
+
+
+def _between(a: Tensor, b: Tensor) -> Tensor:
+    """All products of vectors: a (n, r, F), b (m, s, F) -> (n, m, r, s)."""
+    n, r, features = a.shape
+    m, s, _ = b.shape
+    return (a.reshape(n * r, features) @ b.reshape(m * s, features).T).view(n, r, m, s).transpose(1, 2)
+
+
+def orthonormal(basis: Ragged) -> Tensor:
+    """Each client's vectors made orthonormal in float64, zero where a client has fewer than the most."""
+    made = torch.zeros(basis.values.shape, dtype=torch.float64)
+    for i, length in enumerate(basis.length.tolist()):
+        if length:
+            q, r = torch.linalg.qr(basis.values[i, :length].double().cpu().T)
+            real = r.diagonal().abs() > 1e-9 * r.diagonal().abs().max()  # columns that others span add nothing
+            made[i, : int(real.sum())] = q[:, real].T
+    return made
+
+
+def _cosines(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines of the principal angles, (n, m, k) descending, and how many of them are real, (n, m)."""
+    sizes = [(side.norm(dim=2) > 0).sum(1) for side in (a, b)]
+    return torch.linalg.svdvals(_between(a, b)), torch.minimum(sizes[0][:, None], sizes[1][None])
+
+
+def smallest_angle(a: Ragged, b: Ragged) -> Tensor:
+    """The smallest principal angle (PACFL Eq. 2, FLAG Eq. 1); 90 where a client has no vectors."""
+    cosines, _ = _cosines(orthonormal(a), orthonormal(b))
+    return degrees(cosines[..., 0]) if cosines.shape[-1] else torch.full(cosines.shape[:2], RIGHT, dtype=torch.float64)
+
+
+def summed_angle(a: Ragged, b: Ragged) -> Tensor:
+    """The sum of all principal angles; 90 where a client has no vectors."""
+    cosines, real = _cosines(orthonormal(a), orthonormal(b))
+    counted = torch.arange(cosines.shape[-1]) < real[..., None]
+    return torch.where(real > 0, (degrees(cosines) * counted).sum(-1), RIGHT)
+
+
+def mean_angle(a: Ragged, b: Ragged) -> Tensor:
+    """The mean of all principal angles: tells subspaces apart that share one direction."""
+    _, real = _cosines(orthonormal(a), orthonormal(b))
+    return summed_angle(a, b) / real.clamp(min=1)
+
+
+def column_angle(a: Ragged, b: Ragged) -> Tensor:
+    """The smallest angle between any two of the vectors as sent (PACFL's code, with |cos|)."""
+    products = _between(*(torch.nn.functional.normalize(side.values.double().cpu(), dim=2) for side in (a, b)))
+    return degrees(products.abs().flatten(2).amax(2)) if products.numel() else torch.full(products.shape[:2], RIGHT)
+
+
+def paired_angle(a: Ragged, b: Ragged) -> Tensor:
+    """The sum of the angles between vectors of the same rank (PACFL Eq. 3 as printed, with |cos|)."""
+    products = _between(*(torch.nn.functional.normalize(side.values.double().cpu(), dim=2) for side in (a, b)))
+    real = torch.minimum(a.length[:, None], b.length[None])
+    same = degrees(products.diagonal(dim1=2, dim2=3))
+    counted = torch.arange(same.shape[-1]) < real[..., None]
+    return torch.where(real > 0, (same * counted).sum(-1), RIGHT)
+
+
+ANGLES: dict[str, Callable[[Ragged, Ragged], Tensor]] = {
+    "smallest": smallest_angle, "mean": mean_angle, "sum": summed_angle, "column": column_angle,
+    "paired": paired_angle,
+}
+
+
+def of_class(basis: Ragged, classes: Tensor, label: int) -> Ragged:
+    """Each client's vectors of one class; `classes` (n, r_max) as sent, padded beyond the length."""
+    real = torch.arange(basis.values.shape[1]) < basis.length[:, None]
+    mine = (classes == label) & real
+    rows = [values[keep.to(values.device)] for values, keep in zip(basis.values, mine, strict=True)]
+    return Ragged(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), mine.sum(1))
+
+
+def update_angle(a: Tensor, b: Tensor) -> Tensor:
+    """Angle between updates, (n, d) and (m, d) -> (n, m), in [0, 180] (FLAG Eq. 2)."""
+    return torch.rad2deg(torch.arccos((1 - cosine(a, b)).clamp(-1, 1)))
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    """1 - cos; a zero vector is at distance 1 from all."""
+    left, right = (torch.nn.functional.normalize(side.double(), dim=1) for side in (a, b))
+    return (1 - left @ right.T).cpu()
+
+
+def euclidean(a: Tensor, b: Tensor) -> Tensor:
+    """L2."""
+    return torch.cdist(a.double(), b.double(), compute_mode="donot_use_mm_for_euclid_dist").cpu()
+
+
+def manhattan(a: Tensor, b: Tensor) -> Tensor:
+    """L1."""
+    return torch.cdist(a.double(), b.double(), p=1).cpu()
+
+
+DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"l2": euclidean, "l1": manhattan, "cosine": cosine}
+
+
+def trajectory_distance(a: Tensor, b: Tensor) -> Tensor:
+    """Mean over classes of the distance between corresponding points; a (n, 2, C), b (m, 2, C) (CFLGT)."""
+    apart = a.double()[:, None] - b.double()[None]  # (n, m, 2, C)
+    distance: Tensor = apart.norm(dim=2).mean(2).cpu()
+    return distance

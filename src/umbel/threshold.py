@@ -1,0 +1,112 @@
+"""Where a dendrogram becomes clusters: by count, by value, by its largest gap, or by a validation sweep.
+
+Every automatic choice can answer "one cluster". The whole curve of a choice is kept as evidence.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from umbel.clusterers import cut, heights, into
+from umbel.errors import UmbelError
+
+CLEAR = 1.5  # a gap counts when the height above it is at least this many times the height below
+
+
+class Choice(NamedTuple):
+    """A cut and why."""
+
+    labels: Tensor  # (n,)
+    cut: float  # the threshold; newcomers farther than this found a cluster
+    curve: Tensor  # (m, 4): threshold, clusters, score, 1 where chosen; one row a distinct partition
+
+
+def by_value(links: Tensor, threshold: float) -> Choice:
+    """Merge while the distance is at most `threshold`."""
+    labels = cut(links, threshold)
+    return Choice(labels, threshold, _curve([(threshold, labels, 0.0)], 0))
+
+
+def by_count(links: Tensor, clusters: int) -> Choice:
+    """As many clusters as asked for; the threshold lies in the middle of the gap that this cut goes through."""
+    n = len(links) + 1
+    if clusters > n:
+        raise UmbelError(f"There must be at least as many clients as clusters. Got {clusters} clusters of {n} clients.")
+    labels = into(links, clusters)
+    level = _level(heights(links), n - clusters)
+    return Choice(labels, level, _curve([(level, labels, 0.0)], 0))
+
+
+def by_gap(links: Tensor, clear: float = CLEAR) -> Choice:
+    """Cut through the largest gap between merging heights, or not at all where no gap is clear.
+
+    Among alike clients merging heights grow evenly, and the largest gap is a few per cent of the heights beside it.
+    Among groups the height above it is a multiple of the one below: a gap with less than `clear` times is no evidence,
+    and the answer is one cluster. The score of a partition in the curve is the gap above its last merge.
+    """
+    found = heights(links)
+    if not len(found):
+        return by_value(links, 0.0)
+    gaps = found.diff()
+    rows = [(_level(found, merges), into(links, len(found) + 1 - merges), float(gaps[merges - 1]))
+            for merges in range(1, len(found))]
+    best = int(gaps.argmax()) if len(gaps) else -1
+    evident = best >= 0 and float(found[best + 1]) >= clear * float(found[best]) and float(gaps[best]) > 0
+    rows.append((float(found[-1]), torch.zeros(len(found) + 1, dtype=torch.long), 0.0))
+    chosen = best if evident else len(rows) - 1
+    # One cluster: a newcomer is like nobody when it is farther than a clear gap above the highest merge.
+    level = rows[chosen][0] if evident else clear * float(found[-1])
+    return Choice(rows[chosen][1], level, _curve(rows, chosen))
+
+
+def _level(found: Tensor, merges: int) -> float:
+    """A threshold that makes exactly this many merges: the middle of the gap, or the top height for all of them."""
+    if merges <= 0:
+        return float(found[0]) / 2 if len(found) else 0.0
+    if merges >= len(found):
+        return float(found[-1]) if len(found) else 0.0
+    return float(found[merges - 1] + found[merges]) / 2
+
+
+def partitions(links: Tensor, grid: Tensor) -> list[tuple[float, Tensor]]:
+    """Every *distinct* partition that the thresholds of a grid reach, once, fewest clusters first."""
+    found: dict[int, tuple[float, Tensor]] = {}
+    for threshold in sorted(grid.tolist(), reverse=True):
+        labels = cut(links, threshold)
+        found.setdefault(int(labels.max()) + 1, (threshold, labels))
+    return [found[clusters] for clusters in sorted(found)]
+
+
+def sweep(links: Tensor, grid: Tensor, score: Callable[[list[Tensor]], list[float]],
+          rule: Callable[[Tensor], int]) -> Choice:
+    """Score every distinct partition of the grid (all in one call) and let `rule` choose a row of the curve."""
+    rows = partitions(links, grid)
+    scores = score([labels for _, labels in rows])
+    scored = [(threshold, labels, value) for (threshold, labels), value in zip(rows, scores, strict=True)]
+    chosen = rule(_curve(scored, -1))
+    return Choice(scored[chosen][1], scored[chosen][0], _curve(scored, chosen))
+
+
+def knee(curve: Tensor) -> int:
+    """The partition farthest above the chord of score against clusters (kneedle); the first where none is above."""
+    clusters, score = curve[:, 1], curve[:, 2]
+    if len(curve) < 3 or float(score.max() - score.min()) == 0:
+        return int(score.argmax()) if len(curve) < 3 else 0
+    x = (clusters - clusters[0]) / (clusters[-1] - clusters[0])
+    y = (score - score[0]) / (score.max() - score.min())
+    above = y - x * y[-1]
+    return int(above.argmax())
+
+
+def fewest_within(curve: Tensor, tolerance: float) -> int:
+    """The fewest clusters whose score is within `tolerance` of the best."""
+    return int((curve[:, 2] >= curve[:, 2].max() - tolerance).nonzero()[0])
+
+
+def _curve(rows: list[tuple[float, Tensor, float]], chosen: int) -> Tensor:
+    return torch.tensor(
+        [(level, int(labels.max()) + 1, score, float(i == chosen)) for i, (level, labels, score) in enumerate(rows)],
+        dtype=torch.float64,
+    )
