@@ -416,7 +416,7 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
         np.save(file, np.zeros(3))
     with pytest.raises(UmbelError, match="another kind or cut short"):
         load_plan(path)
-    with pytest.raises(UmbelError, match=r"There is no plan '.*gone.npz'"):
+    with pytest.raises(UmbelError, match=r"There is no partition file '.*gone.npz'"):
         load_plan(tmp_path / "gone.npz")
 
 

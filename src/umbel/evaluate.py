@@ -17,7 +17,7 @@ from sklearn.metrics import (
 from umbel import tasks
 from umbel.algorithms.base import Algorithm, State, can_remember
 from umbel.data.clients import Work
-from umbel.federation import Cohort, Federation
+from umbel.federation import Cohort, Federation, NobodyAnswered
 from umbel.tree import Held
 
 ACCURACIES = ("cluster_model", "fine_tuned", "last_local")
@@ -30,11 +30,15 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
     if not len(ids):
         return {}
     only = fed.net.head_names if algorithm.tuned_layers == "head" else ()
-    heard = fed.testing().map(
-        tasks.score, Cohort(ids, round, "evaluate"),
-        work=Work(epochs=epochs, batch=algorithm.local.batch, rows="test"),
-        each={"model": Held(state.models, state.labels[ids])}, become=become, only=only, **algorithm.local.options,
-    )
+    try:
+        heard = fed.testing().map(
+            tasks.score, Cohort(ids, round, "evaluate"),
+            work=Work(epochs=epochs, batch=algorithm.local.batch, rows="test"),
+            each={"model": Held(state.models, state.labels[ids])}, become=become, only=only,
+            **algorithm.local.options,
+        )
+    except NobodyAnswered:  # a round that nobody could score is no reason to end a run
+        return {}
     hits, size, loss = (heard.answers[name].tolist() for name in ("hits", "size", "loss"))
     return {
         fed.names[i]: {"accuracy": hit / max(1, rows), "loss": each, "rows": rows}
@@ -50,7 +54,7 @@ def current(fed: Federation, algorithm: Algorithm, state: State, round: int) -> 
 def final(fed: Federation, algorithm: Algorithm, state: State, round: int,
           epochs: int) -> dict[str, dict[str, dict[str, float]] | None]:
     """The three accuracies of every client; what does not exist is None. `epochs` = 0 leaves out fine-tuning."""
-    remembers = can_remember(fed)
+    remembers = can_remember(fed) or "remembered" in algorithm.own  # such a method keeps it whatever its size
     return {
         "cluster_model": accuracy(fed, algorithm, state, round) if algorithm.has_cluster_model else None,
         "fine_tuned": accuracy(fed, algorithm, state, round, (*algorithm.own, "fine_tune"), epochs) if epochs else None,

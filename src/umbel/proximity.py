@@ -4,7 +4,9 @@ Angles are in degrees, taken with |cos| since the sign of a singular vector is a
 No loop runs over pairs of clients.
 """
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,12 +92,65 @@ ANGLES: dict[str, Callable[[Ragged, Ragged], Tensor]] = {
 }
 
 
-def of_class(basis: Ragged, classes: Tensor, label: int) -> Ragged:
-    """Each client's vectors of one class; `classes` (n, r_max) as sent, padded beyond the length."""
-    real = torch.arange(basis.values.shape[1]) < basis.length[:, None]
-    mine = (classes == label) & real
-    rows = [values[keep.to(values.device)] for values, keep in zip(basis.values, mine, strict=True)]
-    return Ragged(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), mine.sum(1))
+class Classwise(NamedTuple):
+    """Clients' vectors class by class, as FLAG's clients send them."""
+
+    basis: Ragged  # values (n, r_max, F)
+    label: Tensor  # (n, r_max) the class of each vector, padded beyond the length
+    counts: Tensor | None  # (n, C) rows of each class; None in the private mode, where all weights are 1
+    classes: int  # |C|
+
+    def of(self, c: int) -> Ragged:
+        """Each client's vectors of one class."""
+        real = torch.arange(self.basis.values.shape[1]) < self.basis.length[:, None]
+        mine = (self.label == c) & real
+        rows = [values[keep] for values, keep in zip(self.basis.values, mine, strict=True)]
+        return Ragged(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), mine.sum(1))
+
+
+WEIGHTS = {"shifted": math.e, "literal": 1e-6, "uniform": 0.0}  # epsilon of Eq. 4; uniform has no weights
+
+
+def class_angle(a: Classwise, b: Classwise, angle: str, weights: str, delta: float,
+                bounds: tuple[float, float]) -> Tensor:
+    """V_ij = 1/|C| sum_c V'_ijc W'_ijc: Phi where both hold the class, 180 where one does, 0 where none (FLAG Eq. 3-6).
+
+    `bounds` are w_min and w_max of Eq. 5, frozen for newcomers.
+    """
+    total = torch.zeros(len(a.label), len(b.label), dtype=torch.float64)
+    for c in range(a.classes):
+        mine, theirs = a.of(c), b.of(c)
+        left, right = (mine.length > 0)[:, None], (theirs.length > 0)[None]
+        part = torch.where(left & right, ANGLES[angle](mine, theirs), STRAIGHT * (left | right))
+        total += part * _weight(_ratio(a, b, c, weights), delta, bounds)
+    return total / a.classes
+
+
+def _ratio(a: Classwise, b: Classwise, c: int, weights: str) -> Tensor:
+    """W_ijc = max(ln(n_ic + eps), ln(n_jc + eps)) / min(...) (Eq. 4)."""
+    if a.counts is None or b.counts is None or weights == "uniform":
+        return torch.ones(len(a.label), len(b.label), dtype=torch.float64)
+    left, right = (torch.log(side.counts[:, c].double() + WEIGHTS[weights]) for side in (a, b))  # type: ignore[index]
+    return torch.maximum(left[:, None], right[None]) / torch.minimum(left[:, None], right[None])
+
+
+def _weight(ratio: Tensor, delta: float, bounds: tuple[float, float]) -> Tensor:
+    """W' in [1 - delta, 1 + delta] (Eq. 5); 1 where all ratios are equal."""
+    low, high = bounds
+    if high == low or not delta:
+        return torch.ones_like(ratio)
+    return 1 - delta + ((ratio - low) / (high - low)).clamp(0, 1) * 2 * delta
+
+
+def ratio_range(signatures: Classwise, weights: str) -> tuple[float, float]:
+    """w_min and w_max over pairs i < j and the classes that at least one of the two holds."""
+    pairs = torch.ones(len(signatures.label), len(signatures.label)).triu(1).bool()
+    found = []
+    for c in range(signatures.classes):
+        holds = signatures.of(c).length > 0
+        found.append(_ratio(signatures, signatures, c, weights)[pairs & (holds[:, None] | holds[None])])
+    ratios = torch.cat(found)
+    return (float(ratios.min()), float(ratios.max())) if len(ratios) else (1.0, 1.0)
 
 
 def update_angle(a: Tensor, b: Tensor) -> Tensor:

@@ -10,13 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from umbel import proximity
 from umbel.algorithms.base import Local, choice, number
 from umbel.algorithms.oneshot import OneShot, choose, unragged, updates
 from umbel.algorithms.sweep import RULES, validate
 from umbel.clusterers import LINKAGES, linkage
 from umbel.data.clients import Work
 from umbel.federation import Cohort, Federation
+from umbel.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
 from umbel.signatures import class_counts, class_vectors
 from umbel.tasks import train
 from umbel.threshold import Choice, sweep
@@ -35,8 +35,8 @@ class FLAG(OneShot):
 
     beta: float = number(0.5, ge=0, le=1)  # data against gradients
     delta: float = number(0.5, ge=0, le=1)  # how far weights reach around 1
-    weights: str = choice("shifted", "shifted", "literal", "uniform")
-    angle: str = choice("smallest", *proximity.ANGLES)  # Phi
+    weights: str = choice("shifted", *WEIGHTS)
+    angle: str = choice("smallest", *ANGLES)  # Phi
     rank: int = number(5, ge=1)  # most vectors of a class; p is about 1 % of its rows
     gradient_epochs: int = number(20, ge=1)  # t_g
     linkage: str = choice("average", *LINKAGES)
@@ -71,48 +71,24 @@ class FLAG(OneShot):
 
     def scale(self, signature: Tree) -> Tree:
         """w_min and w_max of Eq. 5, and the largest entries of V and G, by which both become [0, 1]."""
-        ratios = torch.cat([self._ratio(signature, signature, c)[_held_by_either(signature, signature, c)].flatten()
-                            for c in range(int(signature["classes"][0]))])
-        low, high = (ratios.min(), ratios.max()) if len(ratios) else (torch.tensor(1.0), torch.tensor(1.0))
-        found: Tree = {"w_min": low.double(), "w_max": high.double()}
+        mine = _classwise(signature)
+        low, high = ratio_range(mine, self.weights)
+        found: Tree = {"w_min": torch.tensor(low).double(), "w_max": torch.tensor(high).double()}
         found["v_max"] = self._data(signature, signature, found).fill_diagonal_(0).max()
-        found["g_max"] = proximity.update_angle(signature["update"], signature["update"]).fill_diagonal_(0).max()
+        found["g_max"] = update_angle(signature["update"], signature["update"]).fill_diagonal_(0).max()
         return found
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
         """A_ij = beta V_ij / max V + (1 - beta) G_ij / max G."""
         data = self._data(a, b, evidence) / evidence["v_max"].clamp(min=1e-12)
-        gradient = proximity.update_angle(a["update"], b["update"]) / evidence["g_max"].clamp(min=1e-12)
+        gradient = update_angle(a["update"], b["update"]) / evidence["g_max"].clamp(min=1e-12)
         mixed: Tensor = self.beta * data + (1 - self.beta) * gradient
         return mixed
 
     def _data(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
-        """V_ij = 1/|C| sum_c V'_ijc W'_ijc (Eq. 3, 6)."""
-        classes = int(a["classes"][0])
-        total = torch.zeros(len(a["classes"]), len(b["classes"]), dtype=torch.float64)
-        for c in range(classes):
-            mine, theirs = _of_class(a, c), _of_class(b, c)
-            both = (mine.length > 0)[:, None] & (theirs.length > 0)[None]
-            angle = proximity.ANGLES[self.angle](mine, theirs)
-            part = torch.where(both, angle, proximity.STRAIGHT * _held_by_either(a, b, c))
-            total += part * self._weight(self._ratio(a, b, c), evidence)
-        return total / classes
-
-    def _ratio(self, a: Tree, b: Tree, c: int) -> Tensor:
-        """W_ijc = max(ln(n_ic + eps), ln(n_jc + eps)) / min(...) (Eq. 4)."""
-        if "counts" not in a:
-            return torch.ones(len(a["classes"]), len(b["classes"]), dtype=torch.float64)
-        shift = torch.e if self.weights == "shifted" else 1e-6
-        left, right = (torch.log(side["counts"][:, c].double() + shift) for side in (a, b))
-        return torch.maximum(left[:, None], right[None]) / torch.minimum(left[:, None], right[None])
-
-    def _weight(self, ratio: Tensor, evidence: Tree) -> Tensor:
-        """W' in [1 - delta, 1 + delta] (Eq. 5); 1 where all ratios are equal."""
-        spread = evidence["w_max"] - evidence["w_min"]
-        if float(spread) == 0:
-            return torch.ones_like(ratio)
-        weight: Tensor = 1 - self.delta + ((ratio - evidence["w_min"]) / spread).clamp(0, 1) * 2 * self.delta
-        return weight
+        """V_ij (Eq. 6)."""
+        bounds = float(evidence["w_min"]), float(evidence["w_max"])
+        return class_angle(_classwise(a), _classwise(b), self.angle, self.weights, self.delta, bounds)
 
     def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
         """Sweep alpha, score each distinct clustering by a short federation, choose."""
@@ -124,9 +100,6 @@ class FLAG(OneShot):
         return sweep(links, grid, score, partial(RULES[self.rule], links)), {"linkage": links}
 
 
-def _of_class(signature: Tree, c: int) -> Ragged:
-    return proximity.of_class(Ragged(signature["basis"], signature["basis_length"]), signature["basis_class"], c)
-
-
-def _held_by_either(a: Tree, b: Tree, c: int) -> Tensor:
-    return (_of_class(a, c).length > 0)[:, None] | (_of_class(b, c).length > 0)[None]
+def _classwise(signature: Tree) -> Classwise:
+    return Classwise(Ragged(signature["basis"], signature["basis_length"]), signature["basis_class"],
+                     signature.get("counts"), int(signature["classes"][0]))

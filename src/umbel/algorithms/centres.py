@@ -1,0 +1,34 @@
+"""What methods with cluster centres share: the nearest centre, and when a newcomer is like nobody."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from umbel import tree
+from umbel.algorithms.base import State
+from umbel.federation import Federation
+from umbel.tree import Tree
+
+FAR = 1.5  # like nobody: this many times farther from every centre than the farthest member is from its own
+
+
+def centre_evidence(points: Tensor, labels: Tensor, centres: Tensor, away: Tensor, anchor: Tree) -> Tree:
+    """What newcomers are measured by; `away` (n, k) are the members' distances to all centres."""
+    own = away[torch.arange(len(points)), labels]
+    return {"centres": centres.cpu(), "cut": FAR * own.max().double().cpu(), "anchor": tree.to(anchor, "cpu")}
+
+
+def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, away: Tensor) -> State:
+    """Each of `who` joins its nearest centre, or founds a cluster with itself as the centre; `away` is (m, k)."""
+    labels, models, evidence = state.labels.clone(), state.models, state.evidence
+    centres = evidence["centres"]
+    for client, point, apart in zip(who.tolist(), points.cpu(), away, strict=True):
+        labels[client] = int(apart.argmin())
+        if float(apart.min()) > float(evidence["cut"]):
+            labels[client] = len(centres)
+            centres = torch.cat([centres, point[None].to(centres.dtype)])
+            models = tree.cat([models, tree.to(tree.stack([evidence["anchor"]]), fed.device)])
+    if len(centres) > len(evidence["centres"]):
+        evidence = evidence | {"centres": centres}
+    return replace(state, labels=labels, models=models, evidence=evidence)

@@ -1,0 +1,54 @@
+"""IFCA: in every round each client picks the cluster model that fits its training data best.
+
+Ghosh et al. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020. https://arxiv.org/abs/2006.04088
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from umbel import tree
+from umbel.algorithms.base import Algorithm, Local, State, choice, clustered_round, number
+from umbel.federation import Cohort, Federation
+from umbel.seeds import generator
+from umbel.signatures import losses
+
+
+@dataclass(frozen=True)
+class IFCA(Algorithm):
+    """Assignment by training loss, never by test data.
+
+    `first="loss"` is the original. The Comparative Evaluation puts clients into random clusters for the first round
+    (`first="random"`), or with probability `expert` into the right one (`first="expert"`, which is told the truth).
+    The original averages members without weights; we weigh by size, as its FEMNIST code does.
+    """
+
+    clusters: int = number(2, ge=1)  # k
+    first: str = choice("loss", "loss", "random", "expert")
+    expert: float = number(0.5, ge=0, le=1)  # p
+    truth: tuple[int, ...] = ()  # filled in from the scenario; read by first="expert" only
+    local: Local = Local()
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """k random models; clients are unplaced until they have chosen, or placed at random."""
+        models = tree.to(tree.stack([fed.net.init(seed + k) for k in range(self.clusters)]), fed.device)
+        return State(models, torch.tensor([self._first(seed, name, i) for i, name in enumerate(fed.names)]))
+
+    def _first(self, seed: int, name: str, i: int) -> int:
+        if self.first == "loss":
+            return -1
+        rng = generator(seed, "first", name)
+        told = self.first == "expert" and rng.random() < self.expert
+        return self.truth[i] % self.clusters if told else int(rng.integers(self.clusters))
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """Choose (in round 0 the choice was made just before), train, average per cluster."""
+        state = self.admit(fed, state, cohort) if cohort.round else state
+        return clustered_round(fed, state, cohort, self.local)
+
+    def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
+        """j_i = argmin_j F_i(w_j) on training rows. A newcomer never founds a cluster: some model fits least badly."""
+        heard = fed.map(losses, newcomers, shared={"models": state.models}, k=tree.count(state.models))
+        labels = state.labels.clone()
+        labels[heard.ids] = heard.answers["losses"].argmin(1).cpu()
+        return replace(state, labels=labels)

@@ -1,0 +1,69 @@
+"""Server-side clustering: after some rounds of FedAvg, k-means of the clients' weights, then FedAvg per cluster.
+
+Ghosh et al. Robust Federated Learning in a Heterogeneous Environment. 2019. https://arxiv.org/abs/1906.06629
+As in: A Comparative Evaluation of clustered federated learning on a taxonomy of data heterogeneities (server-side).
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from umbel import tasks, tree
+from umbel.algorithms.base import (
+    Algorithm,
+    Local,
+    State,
+    clustered_round,
+    everyone,
+    number,
+    one_cluster,
+    train_from_clusters,
+)
+from umbel.algorithms.centres import centre_evidence, join_nearest
+from umbel.clusterers import canonical, kmeans, means
+from umbel.federation import Cohort, Federation, Heard
+from umbel.proximity import euclidean
+from umbel.tree import Stack
+
+
+@dataclass(frozen=True)
+class KMeans(Algorithm):
+    """k-means on locally trained weights, once, after `pretrain` rounds."""
+
+    clusters: int = number(4, ge=1)  # k, given
+    pretrain: int = number(20, ge=1)
+    local: Local = Local()
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """One random model."""
+        return one_cluster(fed, seed)
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """FedAvg with everybody; the last such round's answers are clustered; then FedAvg in each cluster."""
+        if cohort.round >= self.pretrain:
+            return clustered_round(fed, state, cohort, self.local)
+        heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
+        sent, labels = state.models, state.labels[heard.ids]
+        state = replace(state, models=tree.mean_by(heard.answers["model"], labels, heard.answers["size"], sent))
+        return self.cluster(fed, state, sent, heard) if cohort.round == self.pretrain - 1 else state
+
+    def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:
+        """k-means of the flat weights; every cluster starts from the global model."""
+        points = tree.flat(heard.answers["model"])
+        found, _ = kmeans(points, self.clusters, fed.seed)
+        order = torch.tensor(sorted(range(len(heard.ids)), key=lambda p: fed.names[int(heard.ids[p])]))
+        found = canonical(found, order)
+        labels = torch.full_like(state.labels, -1)
+        labels[heard.ids] = found
+        centres = means(points, found)
+        evidence = centre_evidence(points, found, centres, euclidean(points, centres), tree.take(sent, 0))
+        return State(tree.cat([state.models] * len(centres)), labels, evidence)
+
+    def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
+        """Train from the model that the others' weights came from; join the nearest centre."""
+        if "centres" not in state.evidence:
+            return super().admit(fed, state, newcomers)
+        heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=self.local.work, keep=False,
+                        shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **self.local.options)
+        points = tree.flat(heard.answers["model"])
+        return join_nearest(fed, state, heard.ids, points, euclidean(points.cpu(), state.evidence["centres"]))
