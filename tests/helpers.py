@@ -1,6 +1,7 @@
 """A tiny federation with clear groups, all engines, and one entry a method for the contract test."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,10 +9,30 @@ import torch
 from torch import nn
 
 from umbel import tree
-from umbel.algorithms import Algorithm, FedAvg, FedAvgFT, FedProx, Local, Oracle, Solo, State
+from umbel.algorithms import (
+    CFL,
+    CFLGT,
+    FLAG,
+    FLHC,
+    IFCA,
+    PACFL,
+    Algorithm,
+    FedAvg,
+    FedAvgFT,
+    FedClust,
+    FedGroup,
+    FedProx,
+    FedSEM,
+    FedSoft,
+    KMeans,
+    Local,
+    Oracle,
+    Solo,
+    State,
+)
 from umbel.data.clients import Pool, Population
 from umbel.engines import LocalEngine, LoopEngine, Simulator
-from umbel.federation import Answered, Call, Cohort, Silent
+from umbel.federation import Answered, Call, Cohort, NobodyAnswered, Silent
 from umbel.models import Model, wrap
 from umbel.tree import Params
 
@@ -27,14 +48,15 @@ def tiny_model() -> Model:
 
 
 def tiny_population(order: tuple[int, ...] = tuple(range(len(SIZES)))) -> Population:
-    """Two groups with opposite labels; clients of unequal size; ten test rows each. `order` permutes the rows."""
+    """Two groups with other looks and other meanings; clients of unequal size; ten test rows each."""
     rng = np.random.default_rng(3)
-    centres = rng.normal(size=(CLASSES, *SHAPE))
+    looks = 2 * rng.normal(size=(2, CLASSES, *SHAPE))
     xs, ys, train, test, at = [], [], [], [], 0
     for size, group in zip(SIZES, TRUTH, strict=True):
         shown = rng.integers(0, CLASSES, size + 10)
-        xs.append(centres[shown] + 0.3 * rng.normal(size=(size + 10, *SHAPE)))
-        ys.append((shown + group) % CLASSES)  # the same looks mean another label in the other group
+        shown[:CLASSES] = range(CLASSES)  # everybody holds every class
+        xs.append(looks[group][shown] + 0.3 * rng.normal(size=(size + 10, *SHAPE)))
+        ys.append(shown)
         train.append(np.arange(at, at + size))
         test.append(np.arange(at + size, at + size + 10))
         at += size + 10
@@ -68,32 +90,98 @@ class Entry:
     """What the contract test needs to know of a method."""
 
     make: Callable[[Local, tuple[int, ...]], Algorithm]
-    bytes_per_round: Callable[[int, int], tuple[int, int]]  # (bytes of a model, clients asked) -> down, up
+    cost: Callable[[int], tuple[int, int]]  # bytes of a model -> down, up of `play(rounds=2, ids=ASKED)`
     trivial: Callable[[Local, int], Algorithm] | None = None  # with n clients, equals FedAvg bit for bit
     finds_truth: bool = False
 
 
-def _both_ways(model: int, asked: int) -> tuple[int, int]:
-    return model * asked, (model + 8) * asked  # + 8: the size, one int64
+ASKED = (0, 1, 4)
+N, M = len(SIZES), len(ASKED)
+HEAD = 4 * (8 * CLASSES + CLASSES)  # bytes of the classifier
 
 
+def _training(times: int, model: int) -> tuple[int, int]:
+    return times * model, times * (model + 8)  # + 8: the size, one int64
+
+
+def _plus(*costs: tuple[int, int]) -> tuple[int, int]:
+    return sum(down for down, _ in costs), sum(up for _, up in costs)
+
+
+def _averaging(model: int) -> tuple[int, int]:
+    return _training(2 * M, model)
+
+
+def _pretrained(model: int) -> tuple[int, int]:
+    return _training(N + M, model)  # one round with everybody, one with the cohort
+
+
+ONE = {"cut": "count", "clusters": 1}
 ALL: dict[str, Entry] = {
-    "fedavg": Entry(lambda local, truth: FedAvg(local), _both_ways, lambda local, n: FedAvg(local)),
-    "fedprox": Entry(lambda local, truth: FedProx(0.1, local), _both_ways, lambda local, n: FedProx(0.0, local)),
-    "fedavg-ft": Entry(lambda local, truth: FedAvgFT(local), _both_ways, lambda local, n: FedAvgFT(local)),
-    "solo": Entry(lambda local, truth: Solo(local), lambda model, asked: (0, 8 * asked)),
-    "oracle": Entry(lambda local, truth: Oracle(truth, local), _both_ways,
-                    lambda local, n: Oracle((0,) * n, local), finds_truth=True),
+    "fedavg": Entry(lambda local, truth: FedAvg(local), _averaging, lambda local, n: FedAvg(local)),
+    "fedprox": Entry(lambda local, truth: FedProx(0.1, local), _averaging, lambda local, n: FedProx(0.0, local)),
+    "fedavg-ft": Entry(lambda local, truth: FedAvgFT(local), _averaging, lambda local, n: FedAvgFT(local)),
+    "solo": Entry(lambda local, truth: Solo(local), lambda model: (0, 2 * M * 8)),
+    "oracle": Entry(lambda local, truth: Oracle(truth, local), _averaging, lambda local, n: Oracle((0,) * n, local),
+                    finds_truth=True),
+    "pacfl": Entry(  # three vectors of nine numbers with their class, and the size
+        lambda local, truth: PACFL(local=local), lambda model: _plus((0, N * (3 * (36 + 8) + 8)), _averaging(model)),
+        lambda local, n: PACFL(**ONE, local=local), finds_truth=True),
+    "flag": Entry(  # every client holds three classes: a vector of each, three counts, one update
+        lambda local, truth: FLAG(gradient_epochs=2, cut="gap", local=local),
+        lambda model: _plus((0, N * (3 * (36 + 8) + 8 + 24)), _training(N, model), _averaging(model)),
+        lambda local, n: FLAG(gradient_epochs=2, **ONE, local=local), finds_truth=True),
+    "fedclust": Entry(
+        lambda local, truth: FedClust(warmup=4, local=local),
+        lambda model: _plus((N * model, N * (HEAD + 8)), _averaging(model)),
+        lambda local, n: FedClust(warmup=2, **ONE, local=local), finds_truth=True),
+    "cflgt": Entry(  # a trajectory is 2 x 3 float32
+        lambda local, truth: CFLGT(pretrain=1, gate=0.0, local=local),
+        lambda model: _plus((N * model, N * 24), _pretrained(model)),
+        lambda local, n: CFLGT(pretrain=0, gate=1.0, local=local), finds_truth=True),
+    "kmeans": Entry(lambda local, truth: KMeans(2, pretrain=1, local=local), _pretrained,
+                    lambda local, n: KMeans(1, pretrain=1, local=local), finds_truth=True),
+    "ifca": Entry(  # two models down for one choice, two losses up; everybody chooses once, then the cohort of round 1
+        lambda local, truth: IFCA(2, local=local),
+        lambda model: _plus(((N + M) * 2 * model, (N + M) * 16), _averaging(model)),
+        lambda local, n: IFCA(1, local=local)),
+    "cfl": Entry(  # splits in round 0: the three members that were not asked are asked then
+        lambda local, truth: CFL(settled=100.0, restless=0.0, smallest=4, patience=0, local=local),
+        lambda model: _plus(_training(N - M, model), _averaging(model)),
+        lambda local, n: CFL(settled=0.0, local=local), finds_truth=True),
+    "fedsoft": Entry(  # two centres and two shares down
+        lambda local, truth: FedSoft(2, local=local),
+        lambda model: _plus((N * 2 * model, N * 24), (2 * M * (2 * model + 16), 2 * M * (model + 8)))),
+    "flhc": Entry(lambda local, truth: FLHC(pretrain=1, local=local),
+                  lambda model: _plus(_training(N, model), _pretrained(model)),
+                  lambda local, n: FLHC(pretrain=1, **ONE, local=local), finds_truth=True),
+    "fedsem": Entry(  # in round 0 the cohort's local models are clustered; the other three are placed in round 1
+        lambda local, truth: FedSEM(2, local=local),
+        lambda model: _plus(_training(N - M, model), _averaging(model)),
+        lambda local, n: FedSEM(1, weighted=True, local=local), finds_truth=True),
+    "fedgroup": Entry(lambda local, truth: FedGroup(2, steps=10, local=local),
+                      lambda model: _plus(_training(N, model), _averaging(model)),
+                      lambda local, n: FedGroup(1, local=local), finds_truth=True),
 }
 
 
 def play(algorithm: Algorithm, fed: LocalEngine, rounds: int = 3, ids: tuple[int, ...] | None = None) -> State:
-    """Some rounds by hand, with the same cohort in each."""
+    """Some rounds as `run` does them, with the same cohort in each."""
     state = algorithm.init(fed, fed.seed)
-    cohort = torch.tensor(ids) if ids is not None else torch.arange(len(fed.names))
     for index in range(rounds):
-        state = algorithm.round(fed, state, Cohort(cohort, index))
+        waiting = (fed.online & (state.labels < 0)).nonzero().flatten()
+        if len(waiting):
+            with suppress(NobodyAnswered):
+                state = algorithm.admit(fed, state, Cohort(waiting, index, "admit"))
+        placed = [i for i in (ids or range(len(fed.names))) if fed.online[i] and state.labels[i] >= 0]
+        state = algorithm.round(fed, state, Cohort(torch.tensor(placed), index))
     return state
+
+
+def without(fed: LocalEngine, *ids: int) -> LocalEngine:
+    """The same federation with some clients away."""
+    fed.online[list(ids)] = False
+    return fed
 
 
 def models_by_name(fed: LocalEngine, state: State) -> dict[str, Params]:

@@ -32,6 +32,8 @@ def leading_vectors(data: Tensor, rank: int) -> Tensor:
     top = min(rank, len(gram))
     if not top:
         return torch.zeros(0, features)
+    if not np.isfinite(gram).all():
+        return torch.full((1, features), torch.nan)  # lost at the door, with the reason
     squares, vectors = scipy.linalg.eigh(gram, subset_by_index=[len(gram) - top, len(gram) - 1])
     squares, vectors = squares[::-1], vectors[:, ::-1]
     real = squares > (RANK_TOLERANCE**2) * max(squares[0], 0.0)

@@ -4,6 +4,7 @@ Sattler et al. Clustered Federated Learning: Model-Agnostic Distributed Multitas
 Constraints. TNNLS 2020. https://arxiv.org/abs/1910.01991
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -75,16 +76,16 @@ class CFL(Algorithm):
                moved: Tensor) -> CFLState:
         """Part a cluster in two by its members' updates, all taken from the same model."""
         members = before.labels == label
+        if int((members & fed.online).sum()) < self.smallest:
+            return after
         absent = members & fed.online
         absent[ids] = False
         if bool(absent.any()):
             asked = Cohort(absent.nonzero().flatten(), cohort.round, "split")
-            try:
+            with suppress(NobodyAnswered):  # then those that did answer are parted alone
                 heard = train_from_clusters(fed, before, asked, self.local, keep=False)
-            except NobodyAnswered:
-                return after
-            late = _updates(heard, before.models, before.labels[heard.ids])
-            ids, moved = torch.cat([ids, heard.ids]), torch.cat([moved, late])
+                late = _updates(heard, before.models, before.labels[heard.ids])
+                ids, moved = torch.cat([ids, heard.ids]), torch.cat([moved, late])
         if len(ids) < self.smallest:
             return after
         side = bipartition(symmetric(cosine(moved, moved)))

@@ -1,0 +1,62 @@
+"""FedGroup: group some clients by decomposed cosine similarity of their first updates; others join as they come.
+
+Duan et al. FedGroup: Efficient Federated Learning via Decomposed Similarity-Based Clustering. ISPA 2021.
+https://arxiv.org/abs/2010.06870
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from umbel import tasks, tree
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
+from umbel.algorithms.centres import centre_evidence, join_nearest
+from umbel.algorithms.oneshot import updates
+from umbel.clusterers import canonical, kmeans, means
+from umbel.data.clients import Work
+from umbel.federation import Cohort, Federation
+from umbel.proximity import cosine
+from umbel.seeds import key
+from umbel.tree import Params
+
+
+@dataclass(frozen=True)
+class FedGroup(Algorithm):
+    """Euclidean distance of decomposed cosine similarity (EDC), k-means, cold start of newcomers."""
+
+    clusters: int = number(2, ge=1)  # m
+    sample: int = number(20, ge=1)  # clients that are asked first, for each cluster
+    steps: int = number(50, ge=1)  # batches of the first training
+    local: Local = Local()
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """Group 20 k clients; the rest stay unplaced and are admitted when they are met."""
+        state = one_cluster(fed, seed)
+        anchor = tree.take(state.models, 0)
+        there = fed.online.nonzero().flatten().tolist()
+        first = sorted(there, key=lambda i: key(seed, "fedgroup", fed.names[i]))[: self.sample * self.clusters]
+        who, moved = self._updates(fed, torch.tensor(sorted(first)), anchor)
+        directions = torch.linalg.svd(moved, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
+        found, _ = kmeans(1 - cosine(moved, directions), self.clusters, seed)  # EDC: cosines with the directions
+        order = torch.tensor(sorted(range(len(who)), key=lambda p: fed.names[int(who[p])]))
+        found = canonical(found, order)
+        centres = means(moved, found)
+        labels = torch.full((len(fed.names),), -1)
+        labels[who] = found
+        evidence = centre_evidence(moved, found, centres, cosine(moved, centres), anchor)
+        return State(tree.cat([state.models] * len(centres)), labels, evidence)
+
+    def _updates(self, fed: Federation, ids: Tensor, anchor: Params) -> tuple[Tensor, Tensor]:
+        heard = fed.map(tasks.train, Cohort(ids, 0, "signature"), shared={"model": anchor}, keep=False,
+                        work=Work(steps=self.steps, batch=self.local.batch), **self.local.options)
+        return heard.ids, updates(heard, anchor).double()
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """FedAvg in each group."""
+        return clustered_round(fed, state, cohort, self.local)
+
+    def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
+        """The first training, then the group whose mean update points the same way."""
+        who, moved = self._updates(fed, newcomers.ids, tree.to(state.evidence["anchor"], fed.device))
+        return join_nearest(fed, state, who, moved, cosine(moved, state.evidence["centres"]))

@@ -1,0 +1,73 @@
+"""FedSEM: k centres; in every round a client joins the centre nearest to its local model, and centres follow.
+
+Xie et al. Multi-Center Federated Learning. 2021. https://arxiv.org/abs/2108.08647
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from umbel import tasks, tree
+from umbel.algorithms.base import Algorithm, Local, State, number, one_cluster, train_from_clusters
+from umbel.algorithms.centres import FAR
+from umbel.clusterers import canonical, kmeans
+from umbel.federation import Cohort, Federation
+from umbel.proximity import euclidean
+
+
+@dataclass(frozen=True)
+class FedSEM(Algorithm):
+    """Stochastic expectation maximisation over weights: E, nearest centre in L2; M, mean of the members.
+
+    Centres begin as k-means of the first round's local models (the original: Lloyd steps from the first k clients).
+    Members are averaged without weights, as printed; `weighted=True` takes sizes. `freeze` fixes the clusters after
+    that many rounds, as CFLGT's comparison does.
+    """
+
+    clusters: int = number(2, ge=1)  # K
+    weighted: bool = False
+    freeze: int = number(0, ge=0)  # 0 = never
+    local: Local = Local()
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """One random model, until the first local models are there."""
+        return one_cluster(fed, seed)
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """Train from the own centre; E-step; M-step."""
+        heard = train_from_clusters(fed, state, cohort, self.local)
+        points, ends = tree.flat(heard.answers["model"]), heard.answers["model"]
+        size = heard.answers["size"] if self.weighted else torch.ones(len(heard.ids))
+        labels = state.labels.clone()
+        if "anchor" not in state.evidence:
+            order = torch.tensor(sorted(range(len(heard.ids)), key=lambda p: fed.names[int(heard.ids[p])]))
+            found = canonical(kmeans(points, self.clusters, fed.seed)[0], order)
+            anchor = tree.to(tree.take(state.models, 0), "cpu")
+            models = tree.cat([state.models] * (int(found.max()) + 1))
+            state = replace(state, models=models, evidence={"anchor": anchor})
+            labels = torch.full_like(labels, -1)  # who was not asked is placed by `admit`
+            labels[heard.ids] = found
+        elif not self.freeze or cohort.round < self.freeze:
+            labels[heard.ids] = euclidean(points, tree.flat(state.models)).argmin(1)
+        models = tree.mean_by(ends, labels[heard.ids], size, state.models)
+        return replace(state, models=models, labels=labels)
+
+    def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
+        """Train from the first model; join the nearest centre, or found one when far from all."""
+        if "anchor" not in state.evidence:
+            return super().admit(fed, state, newcomers)
+        anchor = tree.to(state.evidence["anchor"], fed.device)
+        heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=self.local.work,
+                        shared={"model": anchor}, keep=False, **self.local.options)
+        away = euclidean(tree.flat(heard.answers["model"]), tree.flat(state.models))
+        # A centre has moved on since its first round: between centres is the only scale that newcomers share.
+        between = euclidean(tree.flat(state.models), tree.flat(state.models))
+        start = euclidean(tree.flat(tree.stack([anchor])), tree.flat(state.models))
+        reach = FAR * float(torch.maximum(between.max(), start.max()))
+        labels, models = state.labels.clone(), state.models
+        for position, client in enumerate(heard.ids.tolist()):
+            labels[client] = int(away[position].argmin())
+            if float(away[position].min()) > reach:
+                labels[client] = tree.count(models)
+                models = tree.cat([models, tree.take(heard.answers["model"], slice(position, position + 1))])
+        return replace(state, labels=labels, models=models)
