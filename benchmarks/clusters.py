@@ -2,13 +2,14 @@
 
     python benchmarks/clusters.py SUITE [--jobs 2] [--device cpu] [--out runs/SUITE]
 
-A run that is finished already is kept, so a suite can be stopped and gone on with. The summary (summary.json) holds what
-LOG.md prints: clusters, agreement with the truth, accuracy, and FLAG's curve.
+A run that is finished already is kept, so a suite can be stopped and gone on with. The summary (summary.json) holds
+what LOG.md prints: clusters, agreement with the truth, accuracy, FLAG's curve, newcomers that joined the right cluster.
 """
 
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,13 +66,47 @@ def iid() -> Iterator[str]:
 def oneshot() -> Iterator[str]:
     """The other one-shot methods where their papers look."""
     for seed in (0, 1, 2):
-        yield f"pacfl --scenario mix-4 --seed {seed} {FORMED}"
         yield f"cflgt --data fashion-mnist --scenario cflgt-1 --seed {seed} {CFLGT} {FORMED}"
         yield f"fedclust --data fashion-mnist --scenario flag-20 --seed {seed} {FORMED}"
         yield f"pacfl --data fashion-mnist --scenario flag-20 --seed {seed} {FORMED}"
 
 
-SUITES = {"comparative": comparative, "flag": flag, "flag-cifar": flag_cifar, "iid": iid, "oneshot": oneshot}
+def mix() -> Iterator[str]:
+    """PACFL on its four data sets."""
+    for seed in (0, 1, 2):
+        yield f"pacfl --scenario mix-4 --seed {seed} {FORMED}"
+
+
+def label_skew() -> Iterator[str]:
+    """IFCA on the Comparative Evaluation's label skew, by how the first round is assigned."""
+    for data in ("mnist", "fashion-mnist"):
+        for first in ("random", "loss"):
+            for seed in (42, 43, 44):
+                yield (f"ifca --data {data} --scenario label-4 --set clusters=4 --set first={first} --rounds 20"
+                       f" --seed {seed} {COMPARATIVE}")
+
+
+def newcomers() -> Iterator[str]:
+    """80 clients train, 20 from all groups join at round 10 and fine-tune for 5 epochs."""
+    late = "--shuffle --join 20@10 --rounds 11 --fraction 0.2 --epochs 2 --fine-tune 5 --eval-every 11"
+    for seed in (0, 1, 2):
+        for method in ("flag", "fedclust", "pacfl"):
+            yield f"{method} --data fashion-mnist --scenario flag-20 {late} --seed {seed}"
+        yield f"cflgt --data fashion-mnist --scenario cflgt-1 {CFLGT} {late.replace('--epochs 2', '')} --seed {seed}"
+
+
+def newcomers_mix() -> Iterator[str]:
+    """The same for PACFL on its four data sets; and a data set that nobody had before."""
+    late = "--rounds 3 --fraction 0.2 --epochs 1 --fine-tune 5 --eval-every 3"
+    for seed in (0, 1, 2):
+        yield f"pacfl --scenario mix-4 --shuffle --join 20@2 {late} --seed {seed}"
+    yield f"pacfl --scenario mix-4 --join 14@2 {late}"
+
+
+SUITES = {
+    "mix": mix, "label-skew": label_skew, "newcomers": newcomers, "newcomers-mix": newcomers_mix,
+    "comparative": comparative, "flag": flag, "flag-cifar": flag_cifar, "iid": iid, "oneshot": oneshot,
+}
 
 
 def play(line: str, folder: Path, device: str) -> str:
@@ -83,6 +118,13 @@ def play(line: str, folder: Path, device: str) -> str:
     return f"{line}: {done.stderr.strip()}" if done.returncode else ""
 
 
+def joined_rightly(labels: dict[str, int], truth: dict[str, int], late: int) -> int:
+    """How many of the last clients are in the cluster that holds most of their true group's early members."""
+    names = list(labels)
+    homes = {group: Counter(labels[n] for n in names[:-late] if truth[n] == group) for group in set(truth.values())}
+    return sum(bool(homes[truth[n]]) and labels[n] == homes[truth[n]].most_common(1)[0][0] for n in names[-late:])
+
+
 def summary(line: str, folder: Path) -> dict[str, object]:
     info = json.loads((folder / "result.json").read_text())
     evidence = folder / "evidence.safetensors"
@@ -91,6 +133,11 @@ def summary(line: str, folder: Path) -> dict[str, object]:
     lists = {name: kept[name].tolist() for name in names if name in kept}
     rounds = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
     curve = {each["round"] + 1: each["accuracy"]["mean"] for each in rounds if each.get("accuracy")}
+    if "--join" in line:
+        late = int(line.split("--join ")[1].split("@")[0])
+        lists["right"] = joined_rightly(info["clusters"]["labels"], info["clusters"]["truth"], late)
+        people = json.loads((folder / "clusters.json").read_text())["clients"][-late:]
+        lists["tuned"] = sum(each["accuracy"]["fine_tuned"] for each in people) / late
     return {"command": line, "clusters": info["clusters"]["count"], "ari": info["clusters"]["ari"],
             "accuracy": info["accuracy"]["cluster_model"], "curve": curve, "data": info["data"],
             "seconds": info["seconds"]["total"], **lists}
@@ -112,13 +159,14 @@ def main(
     found = [summary(line, path) for line, path in zip(lines, folders, strict=True) if (path / "result.json").exists()]
     (folder / "summary.json").write_text(json.dumps(found))
     table = Table(box=None)
-    for column in ("command", "k", "ARI", "accuracy", "seconds"):
+    for column in ("command", "k", "ARI", "accuracy", "late, right", "seconds"):
         table.add_column(column, no_wrap=column != "command")
     for line in found:
         score = line["accuracy"]
         table.add_row(line["command"].split(" --model")[0], str(line["clusters"]),
                       "–" if line["ari"] is None else f"{line['ari']:.3f}",
-                      f"{100 * score['mean']:.2f} ± {100 * score['std']:.2f}", f"{line['seconds']:.0f}")
+                      f"{100 * score['mean']:.2f} ± {100 * score['std']:.2f}",
+                      f"{line['right']}, {100 * line['tuned']:.1f} %" if "right" in line else "", f"{line['seconds']:.0f}")
     Console(width=150).print(table)
 
 

@@ -48,3 +48,20 @@ def test_your_data_shows_what_groups_are_for():
     one, groups = (umbel.run(method, example.federation(), rounds=5).accuracy
                    for method in (umbel.FedAvg(), umbel.Oracle(truth=example.TRUTH)))
     assert groups > one + 0.2
+
+
+def test_your_method_finds_the_groups(capsys):
+    """Thirty lines are a method: the true groups, a better model for each, and newcomers of old and new groups."""
+    example = load("your_method")
+    runpy.run_path(str(EXAMPLES / "your_method.py"), run_name="__main__")
+    assert capsys.readouterr().out.count("accuracy") == 2
+    one, groups = (umbel.run(method(example.LOCAL), example.federation(), rounds=example.ROUNDS, fine_tune=0)
+                   for method in (umbel.FedAvg, example.ByClasses))
+    assert groups.info["clusters"]["ari"] == 1.0
+    assert groups.accuracy > one.accuracy + 0.2
+    # Of five groups in blocks of four, the last is not there at the start, nor is one member of the fourth.
+    setup = umbel.Experiment(scenario=example.SCENARIO, clients=example.CLIENTS, join="5@2").resolved()
+    fed, _ = setup.build(*setup.draw())
+    grown = umbel.run(example.ByClasses(example.LOCAL), fed, rounds=4, fine_tune=0)
+    assert [(done["clusters"], done["unplaced"]) for done in grown.records] == [(4, 5), (4, 5), (4, 5), (5, 0), (5, 0)]
+    assert grown.labels.tolist() == fed.facts["truth"]

@@ -43,6 +43,7 @@ Scenario = Annotated[str | None, _of_data(
 Partition = Annotated[Path | None, _of_data(help="A partition.npz of an earlier run, instead of drawing one.")]
 Clients = Annotated[int | None, _of_data(help="How many clients; by default the scenario's own number.")]
 TestMode = Annotated[str | None, _of_data(help="Local test sets: label_full, matched or holdout.")]
+Shuffle = Annotated[bool | None, _of_data("--shuffle", help="Shuffle clients: late ones come from all groups.")]
 Pooled = Annotated[bool | None, _of_data("--pooled", help="One client per true group, with all its data.")]
 Join = Annotated[str | None, _of_data(help="20@50: the last 20 clients appear at round 50.")]
 Leave = Annotated[str | None, _of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
@@ -73,7 +74,8 @@ Quiet = Annotated[bool, _of_run("--quiet", "-q", help="Only the result.")]
 def run(
     method: Annotated[str | None, typer.Argument(hidden=True)] = None,
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, partition: Partition = None,
-    clients: Clients = None, test_mode: TestMode = None, pooled: Pooled = None, join: Join = None, leave: Leave = None,
+    clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None, pooled: Pooled = None,
+    join: Join = None, leave: Leave = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None,
     device: Device = None, eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
@@ -114,7 +116,7 @@ def run(
 def compare(
     methods: Annotated[list[str], typer.Argument(hidden=True)],
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
-    test_mode: TestMode = None, join: Join = None, leave: Leave = None, model: ModelName = None,
+    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, model: ModelName = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None, epochs: Epochs = None,
     batch: Batch = None, lr: Rate = None, seed: Seed = None,
     seeds: Annotated[int, _of_run(min=1, help="How many seeds, from --seed on.")] = 1,

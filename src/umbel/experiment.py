@@ -23,6 +23,7 @@ from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
 from umbel.models import MODELS, Model
 from umbel.recipe import check, read_toml, settings_of, to_toml, typed
+from umbel.seeds import generator
 
 Network = str | nn.Module | Callable[[], nn.Module]  # a registered name, a module, or a function that builds one
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std, one number a channel
@@ -40,6 +41,7 @@ class Experiment:
     partition: str | None = None  # a partition.npz to load instead of drawing one
     clients: int | None = number(None, ge=1)
     test_mode: str | None = choice(None, "label_full", "matched", "holdout")
+    shuffle: bool = False  # deal the clients' places at random, so that those who join late come from all groups
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
@@ -123,6 +125,8 @@ class Experiment:
         if self.pooled or "truth" in {each.name for each in fields(ALGORITHMS[self.method])}:  # type: ignore[arg-type]
             self._has_groups(people)
         people = people.pooled() if self.pooled else people
+        if self.shuffle:
+            people = people.in_order(generator(self.seed, "shuffle").permutation(len(people.train)))
         n = len(people.train)
         people = replace(people, joins=_joins(self.join, n), leaves=_leaves(self.leave, n))
         self._never_empty(people)
@@ -171,8 +175,8 @@ class Experiment:
         return cls(**{**table, **changes, "settings": settings})
 
 
-SETUP = ("data", "scenario", "partition", "clients", "test_mode", "pooled", "join", "leave", "model", "normalise",
-         "seed", "engine", "device")  # the fields that make a federation
+SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "model",
+         "normalise", "seed", "engine", "device")  # the fields that make a federation
 
 
 def simulate(

@@ -15,11 +15,19 @@ from umbel.tree import Ragged
 
 RIGHT = 90.0
 STRAIGHT = 180.0  # FLAG's distance of a class that only one of two clients holds
+ROUNDING = 1e-4  # degrees: signatures travel as float32, so what is nearer than this is equal
+RANK_TOLERANCE = 1e-6  # vectors that others span, up to float32's rounding, add no direction
 
 
 def degrees(cosine: Tensor) -> Tensor:
     """arccos |cos| in [0, 90]."""
-    return torch.rad2deg(torch.arccos(cosine.abs().clamp(max=1.0)))
+    return _angle(cosine.abs())
+
+
+def _angle(cosine: Tensor) -> Tensor:
+    """arccos in degrees. Rounding alone gives no angle: a gap between 1e-7 and 1e-6 degrees is no gap."""
+    angle = torch.rad2deg(torch.arccos(cosine.clamp(-1, 1)))
+    return torch.where(angle < ROUNDING, 0.0, angle)
 
 
 def symmetric(distance: Tensor) -> Tensor:
@@ -40,9 +48,9 @@ def orthonormal(basis: Ragged) -> Tensor:
     made = torch.zeros(basis.values.shape, dtype=torch.float64)
     for i, length in enumerate(basis.length.tolist()):
         if length:
-            q, r = torch.linalg.qr(basis.values[i, :length].double().cpu().T)
-            real = r.diagonal().abs() > 1e-9 * r.diagonal().abs().max()  # columns that others span add nothing
-            made[i, : int(real.sum())] = q[:, real].T
+            _, size, rows = torch.linalg.svd(basis.values[i, :length].double().cpu(), full_matrices=False)
+            real = size > RANK_TOLERANCE * size[0]
+            made[i, : int(real.sum())] = rows[real]
     return made
 
 
@@ -74,7 +82,9 @@ def mean_angle(a: Ragged, b: Ragged) -> Tensor:
 def column_angle(a: Ragged, b: Ragged) -> Tensor:
     """The smallest angle between any two of the vectors as sent (PACFL's code, with |cos|)."""
     products = _between(*(torch.nn.functional.normalize(side.values.double().cpu(), dim=2) for side in (a, b)))
-    return degrees(products.abs().flatten(2).amax(2)) if products.numel() else torch.full(products.shape[:2], RIGHT)
+    if not products.numel():
+        return torch.full(products.shape[:2], RIGHT, dtype=torch.float64)
+    return degrees(products.abs().flatten(2).amax(2))
 
 
 def paired_angle(a: Ragged, b: Ragged) -> Tensor:
@@ -155,7 +165,7 @@ def ratio_range(signatures: Classwise, weights: str) -> tuple[float, float]:
 
 def update_angle(a: Tensor, b: Tensor) -> Tensor:
     """Angle between updates, (n, d) and (m, d) -> (n, m), in [0, 180] (FLAG Eq. 2)."""
-    return torch.rad2deg(torch.arccos((1 - cosine(a, b)).clamp(-1, 1)))
+    return _angle(1 - cosine(a, b))
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -71,9 +71,9 @@ def _level(found: Tensor, merges: int) -> float:
 
 
 def partitions(links: Tensor, grid: Tensor) -> list[tuple[float, Tensor]]:
-    """Every *distinct* partition that the thresholds of a grid reach, once, fewest clusters first."""
+    """One cluster, and every *distinct* partition that the thresholds of a grid reach, once, fewest clusters first."""
     found: dict[int, tuple[float, Tensor]] = {}
-    for threshold in sorted(grid.tolist(), reverse=True):
+    for threshold in sorted([*grid.tolist(), *heights(links)[-1:].tolist()], reverse=True):
         labels = cut(links, threshold)
         found.setdefault(int(labels.max()) + 1, (threshold, labels))
     return [found[clusters] for clusters in sorted(found)]

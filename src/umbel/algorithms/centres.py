@@ -1,5 +1,6 @@
 """What methods with cluster centres share: the nearest centre, and when a newcomer is like nobody."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,15 +20,17 @@ def centre_evidence(points: Tensor, labels: Tensor, centres: Tensor, away: Tenso
     return {"centres": centres.cpu(), "cut": FAR * own.max().double().cpu(), "anchor": tree.to(anchor, "cpu")}
 
 
-def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, away: Tensor) -> State:
-    """Each of `who` joins its nearest centre, or founds a cluster with itself as the centre; `away` is (m, k)."""
+def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor,
+                 measure: Callable[[Tensor, Tensor], Tensor]) -> State:
+    """Each of `who` joins its nearest centre, or founds a cluster around itself, which the next one may join."""
     labels, models, evidence = state.labels.clone(), state.models, state.evidence
     centres = evidence["centres"]
-    for client, point, apart in zip(who.tolist(), points.cpu(), away, strict=True):
+    for client, point in zip(who.tolist(), points.cpu()[:, None], strict=True):
+        apart = measure(point, centres)[0]
         labels[client] = int(apart.argmin())
         if float(apart.min()) > float(evidence["cut"]):
             labels[client] = len(centres)
-            centres = torch.cat([centres, point[None].to(centres.dtype)])
+            centres = torch.cat([centres, point.to(centres.dtype)])
             models = tree.cat([models, tree.to(tree.stack([evidence["anchor"]]), fed.device)])
     if len(centres) > len(evidence["centres"]):
         evidence = evidence | {"centres": centres}

@@ -59,4 +59,4 @@ class FedGroup(Algorithm):
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """The first training, then the group whose mean update points the same way."""
         who, moved = self._updates(fed, newcomers.ids, tree.to(state.evidence["anchor"], fed.device))
-        return join_nearest(fed, state, who, moved, cosine(moved, state.evidence["centres"]))
+        return join_nearest(fed, state, who, moved, cosine)

@@ -9,8 +9,8 @@ import torch
 
 from umbel import tasks, tree
 from umbel.algorithms.base import Algorithm, Local, State, number, one_cluster, train_from_clusters
-from umbel.algorithms.centres import FAR
-from umbel.clusterers import canonical, kmeans
+from umbel.algorithms.centres import centre_evidence, join_nearest
+from umbel.clusterers import canonical, kmeans, means
 from umbel.federation import Cohort, Federation
 from umbel.proximity import euclidean
 
@@ -42,9 +42,9 @@ class FedSEM(Algorithm):
         if "anchor" not in state.evidence:
             order = torch.tensor(sorted(range(len(heard.ids)), key=lambda p: fed.names[int(heard.ids[p])]))
             found = canonical(kmeans(points, self.clusters, fed.seed)[0], order)
-            anchor = tree.to(tree.take(state.models, 0), "cpu")
-            models = tree.cat([state.models] * (int(found.max()) + 1))
-            state = replace(state, models=models, evidence={"anchor": anchor})
+            centres = means(points, found)
+            evidence = centre_evidence(points, found, centres, euclidean(points, centres), tree.take(state.models, 0))
+            state = replace(state, models=tree.cat([state.models] * len(centres)), evidence=evidence)
             labels = torch.full_like(labels, -1)  # who was not asked is placed by `admit`
             labels[heard.ids] = found
         elif not self.freeze or cohort.round < self.freeze:
@@ -53,21 +53,9 @@ class FedSEM(Algorithm):
         return replace(state, models=models, labels=labels)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
-        """Train from the first model; join the nearest centre, or found one when far from all."""
+        """Train from the first model; join the nearest of the first centres, since these began there too."""
         if "anchor" not in state.evidence:
             return super().admit(fed, state, newcomers)
-        anchor = tree.to(state.evidence["anchor"], fed.device)
-        heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=self.local.work,
-                        shared={"model": anchor}, keep=False, **self.local.options)
-        away = euclidean(tree.flat(heard.answers["model"]), tree.flat(state.models))
-        # A centre has moved on since its first round: between centres is the only scale that newcomers share.
-        between = euclidean(tree.flat(state.models), tree.flat(state.models))
-        start = euclidean(tree.flat(tree.stack([anchor])), tree.flat(state.models))
-        reach = FAR * float(torch.maximum(between.max(), start.max()))
-        labels, models = state.labels.clone(), state.models
-        for position, client in enumerate(heard.ids.tolist()):
-            labels[client] = int(away[position].argmin())
-            if float(away[position].min()) > reach:
-                labels[client] = tree.count(models)
-                models = tree.cat([models, tree.take(heard.answers["model"], slice(position, position + 1))])
-        return replace(state, labels=labels, models=models)
+        heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=self.local.work, keep=False,
+                        shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **self.local.options)
+        return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)

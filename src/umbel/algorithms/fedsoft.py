@@ -83,7 +83,7 @@ class FedSoft(Algorithm):
         """u_is: the share of rows that centre s fits best; the label is the largest."""
         assert isinstance(state, SoftState)
         heard = fed.map(votes, newcomers, shared={"models": state.models}, k=self.clusters)
-        share = (heard.answers["votes"] / heard.answers["size"].clamp(min=1)[:, None]).double()
+        share = heard.answers["votes"].double() / heard.answers["size"].clamp(min=1)[:, None]
         grown = torch.zeros(len(fed.names), self.clusters, dtype=torch.float64)
         grown[: len(state.share)] = state.share
         grown[heard.ids] = torch.where(share > 0, share, self.least)

@@ -32,7 +32,8 @@ class IFCA(Algorithm):
     def init(self, fed: Federation, seed: int) -> State:
         """k random models; clients are unplaced until they have chosen, or placed at random."""
         models = tree.to(tree.stack([fed.net.init(seed + k) for k in range(self.clusters)]), fed.device)
-        return State(models, torch.tensor([self._first(seed, name, i) for i, name in enumerate(fed.names)]))
+        first = torch.tensor([self._first(seed, name, i) for i, name in enumerate(fed.names)])
+        return State(models, torch.where(fed.online, first, -1))
 
     def _first(self, seed: int, name: str, i: int) -> int:
         if self.first == "loss":

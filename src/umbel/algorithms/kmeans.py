@@ -40,12 +40,12 @@ class KMeans(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg with everybody; the last such round's answers are clustered; then FedAvg in each cluster."""
-        if cohort.round >= self.pretrain:
+        if "centres" in state.evidence:
             return clustered_round(fed, state, cohort, self.local)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
         sent, labels = state.models, state.labels[heard.ids]
         state = replace(state, models=tree.mean_by(heard.answers["model"], labels, heard.answers["size"], sent))
-        return self.cluster(fed, state, sent, heard) if cohort.round == self.pretrain - 1 else state
+        return self.cluster(fed, state, sent, heard) if cohort.round >= self.pretrain - 1 else state
 
     def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:
         """k-means of the flat weights; every cluster starts from the global model."""
@@ -65,5 +65,4 @@ class KMeans(Algorithm):
             return super().admit(fed, state, newcomers)
         heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=self.local.work, keep=False,
                         shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **self.local.options)
-        points = tree.flat(heard.answers["model"])
-        return join_nearest(fed, state, heard.ids, points, euclidean(points.cpu(), state.evidence["centres"]))
+        return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)

@@ -56,11 +56,14 @@ class OneShot(Algorithm):
         return state if self.pretrain else self.form(fed, state, fed.online.nonzero().flatten())
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
-        """FedAvg in each cluster; the last round of pre-training ends with the clusters being formed."""
-        if cohort.round >= self.pretrain:
+        """FedAvg in each cluster; the last round of pre-training ends with the clusters being formed.
+
+        Where that round is lost, the next one takes its place.
+        """
+        if "who" in state.evidence:
             return clustered_round(fed, state, cohort, self.local)
         state = clustered_round(fed, state, everyone(fed, cohort), self.local)
-        last = cohort.round == self.pretrain - 1
+        last = cohort.round >= self.pretrain - 1
         return self.form(fed, state, fed.online.nonzero().flatten()) if last else state
 
     def form(self, fed: Federation, state: State, ids: Tensor) -> State:

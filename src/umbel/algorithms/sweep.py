@@ -9,7 +9,7 @@ from umbel import tasks, tree
 from umbel.algorithms.base import Local
 from umbel.clusterers import heights
 from umbel.data.clients import Work
-from umbel.federation import Cohort, Federation
+from umbel.federation import Cohort, Federation, Heard, NobodyAnswered
 from umbel.seeds import key
 from umbel.threshold import fewest_within, knee
 from umbel.tree import Held
@@ -37,11 +37,21 @@ def validate(fed: Federation, who: Tensor, local: Local, validators: int, rounds
     for index_of_round in range(rounds):
         heard = fed.map(tasks.train, Cohort(ids, index_of_round, "sweep"), work=work,
                         each={"model": Held(models, holds)}, keep=False, **local.options)
-        models = tree.mean_by(heard.answers["model"], holds, heard.answers["size"], models)
+        kept, ids, holds = _still_there(fed, heard, ids, holds)
+        models = tree.mean_by(tree.take(heard.answers["model"], kept), holds, heard.answers["size"][kept], models)
     heard = fed.map(tasks.score, Cohort(ids, rounds, "sweep"), work=work._replace(rows="validation"),
                     each={"model": Held(models, holds)})
-    accuracy = heard.answers["hits"].double() / heard.answers["size"].clamp(min=1)
-    return [float(part.mean()) for part in accuracy.split(len(at))]
+    kept, ids, holds = _still_there(fed, heard, ids, holds)
+    accuracy = heard.answers["hits"][kept].double() / heard.answers["size"][kept].clamp(min=1)
+    return [float(part.mean()) for part in accuracy.view(len(partitions), -1)]
+
+
+def _still_there(fed: Federation, heard: Heard, ids: Tensor, holds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Which answers count, and who goes on: a client lost in one partition leaves all, so that scores stay paired."""
+    kept, stay = (torch.tensor([fed.names[i] not in heard.lost for i in who.tolist()]) for who in (heard.ids, ids))
+    if not bool(stay.any()):
+        raise NobodyAnswered(heard.lost)
+    return kept, ids[stay], holds[stay]
 
 
 def _gaps(links: Tensor, curve: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ hundred clients share is stored, moved to a GPU and scored once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -77,6 +77,11 @@ class Population:
     def shape(self) -> tuple[int, ...]:
         """Shape of one image: (channels, height, width)."""
         return tuple(self.pool.x.shape[1:])
+
+    def in_order(self, order: IntArray) -> "Population":
+        """The same clients in other places; names go with places."""
+        return replace(self, train=[self.train[i] for i in order], test=[self.test[i] for i in order],
+                       truth=self.truth[order])
 
     def present(self, round: int) -> NDArray[np.bool_]:
         """(n,) who can be asked in this round."""

@@ -255,7 +255,7 @@ def _from_columns(images: Iterable[Any], labels: Iterable[int], where: str) -> P
 
 def _dataset(name: str, halves: Halves) -> Dataset:
     source = DATASETS[name]
-    train, test = ([_checked(piece, name, source) for piece in half] for half in halves)
+    train, test = ([checked(piece, name, source.shape, source.classes) for piece in half] for half in halves)
     (x_train, y_train), (x_test, y_test) = _joined(train), _joined(test)
     counts = (("", len(y_train), source.train), ("test ", len(y_test), source.test))
     for (_, count, whole), half in zip(counts, halves, strict=True):
@@ -271,20 +271,20 @@ def _joined(pieces: list[tuple[NDArray[np.uint8], IntArray]]) -> tuple[NDArray[n
     return np.concatenate([x for x, _ in pieces]), np.concatenate([y for _, y in pieces])
 
 
-def _checked(piece: Piece, name: str, source: Source) -> tuple[NDArray[np.uint8], IntArray]:
+def checked(piece: Piece, name: str, shape: tuple[int, ...], classes: int) -> tuple[NDArray[np.uint8], IntArray]:
     """The piece as (n, channels, height, width) and int64 labels, or the rule that it breaks."""
     x, y, where = piece
-    channels, height, width = source.shape
+    channels, height, width = shape
     if x.dtype != np.uint8:
         raise UmbelError(f"The images of {where} must be uint8, 0 to 255. Got {x.dtype} instead.")
     if x.shape[1:] == (height, width, channels):
         x = x.transpose(0, 3, 1, 2)
     elif x.shape[1:] == (height, width) and channels == 1:
         x = x[:, None]
-    if x.shape[1:] != source.shape or not len(x):
+    if x.shape[1:] != tuple(shape) or not len(x):
         wanted = f"(n, {channels}, {height}, {width}) or (n, {height}, {width}, {channels})"
         raise UmbelError(f"The images of {where} must have the shape {wanted} of {name}. Got {piece.x.shape} instead.")
-    n, last = len(x), source.classes - 1
+    n, last = len(x), classes - 1
     if y.dtype.kind not in "iu" or y.shape not in ((n,), (n, 1)):
         found = f"{y.dtype} of shape {y.shape}"
         raise UmbelError(f"The labels of {where} must be {n} whole numbers, one an image. Got {found} instead.")

@@ -1,0 +1,380 @@
+"""Distances between signatures, against scipy and double loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import subspace_angles
+from torch import tensor
+
+from umbel.clusterers import linkage
+from umbel.proximity import (
+    ANGLES,
+    DISTANCES,
+    WEIGHTS,
+    Classwise,
+    class_angle,
+    column_angle,
+    cosine,
+    mean_angle,
+    orthonormal,
+    paired_angle,
+    ratio_range,
+    smallest_angle,
+    summed_angle,
+    symmetric,
+    trajectory_distance,
+    update_angle,
+)
+from umbel.signatures import leading_vectors
+from umbel.threshold import by_gap
+from umbel.tree import Ragged
+
+F = 7
+
+
+def ragged(*bases):
+    """Clients' vectors, padded."""
+    rows = [torch.as_tensor(basis, dtype=torch.float32) for basis in bases]
+    return Ragged(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), tensor([len(row) for row in rows]))
+
+
+def drawn(seed, *lengths, features=F):
+    """Orthonormal vectors, as an SVD gives them."""
+    rng = np.random.default_rng(seed)
+    return [np.linalg.qr(rng.normal(size=(features, r)))[0].T.astype(np.float32) for r in lengths]
+
+
+def principal(a, b):
+    """scipy's principal angles in degrees."""
+    return np.rad2deg(subspace_angles(a.T.astype(np.float64), b.T.astype(np.float64)))
+
+
+def vector_angle(u, w):
+    """arccos |cos| of two vectors in degrees."""
+    return math.degrees(math.acos(min(1.0, abs(float(u.astype(float) @ w)) / np.linalg.norm(u) / np.linalg.norm(w))))
+
+
+LITERAL = {
+    "smallest": lambda a, b: principal(a, b).min(),
+    "mean": lambda a, b: principal(a, b).mean(),
+    "sum": lambda a, b: principal(a, b).sum(),
+    "column": lambda a, b: min(vector_angle(u, w) for u in a for w in b),
+    "paired": lambda a, b: sum(vector_angle(u, w) for u, w in zip(a, b, strict=False)),
+}
+
+
+def test_every_angle_has_a_literal_twin():
+    """None is left untested."""
+    assert set(LITERAL) == set(ANGLES)
+
+
+@pytest.mark.parametrize("name", ANGLES)
+@pytest.mark.parametrize("seed", range(4))
+def test_angles_equal_scipy_and_double_loops(name, seed):
+    """On ragged bases of 1 to 4 vectors, every pair."""
+    a, b = drawn(seed, 3, 1, 4), drawn(seed + 50, 2, 3)
+    found = ANGLES[name](ragged(*a), ragged(*b))
+    assert found.shape == (3, 2)
+    assert found.dtype == torch.float64
+    for i, mine in enumerate(a):
+        for j, theirs in enumerate(b):
+            assert float(found[i, j]) == pytest.approx(LITERAL[name](mine, theirs), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["smallest", "mean", "sum"])
+def test_principal_angles_of_vectors_that_are_not_orthogonal(name):
+    """Vectors of several classes stand side by side: angles are those of the space they span."""
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(size=(3, F)).astype(np.float32), rng.normal(size=(2, F)).astype(np.float32)
+    assert float(ANGLES[name](ragged(a), ragged(b))) == pytest.approx(LITERAL[name](a, b), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["smallest", "mean", "sum"])
+def test_a_vector_that_others_span_adds_nothing(name):
+    """Twice the same vector between two others changes no angle; more vectors than pixels are no fault either."""
+    rng = np.random.default_rng(3)
+    u, v, w = rng.normal(size=(3, F)).astype(np.float32)
+    plain = ANGLES[name](ragged(np.stack([u, v])), ragged(w[None]))
+    again = ANGLES[name](ragged(np.stack([u, u, (1 + 1e-7) * u, v])), ragged(w[None]))
+    assert float(again) == pytest.approx(float(plain), abs=1e-4)
+    assert float(smallest_angle(ragged(np.stack([u, u, v])), ragged(v[None]))) == 0
+    whole = ragged(rng.normal(size=(F + 2, F)))
+    assert int((orthonormal(whole).norm(dim=2) > 0).sum()) == F
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_the_sign_of_a_vector_does_not_matter(name):
+    """An SVD's signs are arbitrary: |cos| is taken, and angles stay within 90 degrees each."""
+    a, b = drawn(5, 3, 2), drawn(6, 3, 2)
+    signs = np.array([[1], [-1], [-1]], dtype=np.float32)
+    flipped = [basis * signs[: len(basis)] for basis in a]
+    straight = ANGLES[name](ragged(*a), ragged(*b))
+    assert ANGLES[name](ragged(*flipped), ragged(*b)).numpy() == pytest.approx(straight.numpy(), abs=1e-9)
+    assert straight.max() <= (270 if name in ("sum", "paired") else 90)
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_cosines_beyond_one_are_clipped(name):
+    """Rounding gives cosines of 1.0000001; no angle is NaN, and equal vectors are at exactly 0."""
+    basis = ragged(*drawn(7, 3), *drawn(7, 3)) if name != "column" else ragged(np.full((1, 3), 0.57735026), [[1, 1, 1]])
+    assert ANGLES[name](basis, basis).tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(("name", "apart"), [("smallest", 90), ("mean", 90), ("sum", 180), ("column", 90),
+                                             ("paired", 180)])
+def test_nothing_in_common_is_90_degrees(name, apart):
+    """Each of two orthogonal pairs of vectors is at a right angle."""
+    eye = np.eye(4)
+    assert float(ANGLES[name](ragged(eye[:2]), ragged(eye[2:]))) == pytest.approx(apart)
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_a_client_without_vectors_is_at_90_degrees(name):
+    """Black images have no subspace: 90 to everybody, the like of it included, and 0 to itself."""
+    some = ragged(np.eye(F)[:2], np.zeros((0, F)), np.zeros((0, F)))
+    found = ANGLES[name](some, some)
+    assert symmetric(found).tolist() == [[0, 90, 90], [90, 0, 90], [90, 90, 0]]
+    none = ragged(np.zeros((0, F)), np.zeros((0, F)))
+    assert symmetric(ANGLES[name](none, none)).tolist() == [[0, 90], [90, 0]]
+    assert ANGLES[name](none, none).dtype == torch.float64
+
+
+def test_known_angles():
+    """(x, y) against (x, cos 30 y + sin 30 z): 0 and 30 degrees."""
+    turned = [[1, 0, 0], [0, math.cos(math.pi / 6), 0.5]]
+    a, b = ragged(np.eye(3)[:2]), ragged(turned)
+    assert float(smallest_angle(a, b)) == pytest.approx(0, abs=1e-4)
+    assert float(mean_angle(a, b)) == pytest.approx(15, abs=1e-4)
+    assert float(summed_angle(a, b)) == pytest.approx(30, abs=1e-4)
+    assert float(paired_angle(a, b)) == pytest.approx(30, abs=1e-4)
+
+
+def test_the_column_angle_is_never_below_the_principal_angle():
+    """It compares the vectors as they are; for one vector each they are equal."""
+    a, b = drawn(8, 3, 3, 1), drawn(9, 3, 3, 1)
+    smallest, column = (angle(ragged(*a), ragged(*b)) for angle in (smallest_angle, column_angle))
+    assert (column >= smallest - 1e-9).all()
+    assert float(column[2, 2]) == pytest.approx(float(smallest[2, 2]))
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_equal_data_in_another_order_are_one_cluster(name):
+    """Rounding is no angle: six clients with the same rows, shuffled, are at exactly 0 from each other."""
+    rng = np.random.default_rng(0)
+    for trial in range(12):
+        m, features = int(rng.integers(4, 50)), int(rng.integers(9, 150))
+        data = torch.from_numpy(rng.random((m, features), dtype=np.float32))
+        bases = ragged(*(leading_vectors(data[rng.permutation(m)], 3) for _ in range(6)))
+        distance = symmetric(ANGLES[name](bases, bases))
+        assert distance.max() == 0, (trial, m, features)
+        assert by_gap(linkage(distance)).labels.tolist() == [0] * 6
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(list(ANGLES)))
+def test_distances_are_symmetric_with_a_zero_diagonal(seed, name):
+    """Whatever the bases; and in the range of angles."""
+    bases = ragged(*drawn(seed, *np.random.default_rng(seed).integers(0, 4, 5)))
+    found = symmetric(ANGLES[name](bases, bases))
+    assert torch.equal(found, found.T)
+    assert found.diagonal().tolist() == [0] * 5
+    assert 0 <= found.min() <= found.max() <= 270
+
+
+def test_symmetric_takes_rounding_out():
+    """The mean of both triangles."""
+    assert symmetric(tensor([[1e-9, 2.0], [4.0, 0.0]])).tolist() == [[0, 3], [3, 0]]
+
+
+# FLAG's class-wise distance ---------------------------------------------------------------------------------------
+
+
+def classwise(clients, counts, classes=3):
+    """Clients as {class: vectors}; counts (n, C) or None."""
+    bases = [np.concatenate([held[c] for c in sorted(held)]) if held else np.zeros((0, F)) for held in clients]
+    labels = [tensor([c for c in sorted(held) for _ in held[c]], dtype=torch.long) for held in clients]
+    padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=0)
+    return Classwise(ragged(*bases), padded, None if counts is None else tensor(counts), classes)
+
+
+def literal_flag(clients, counts, weights, delta, classes=3):
+    """Eq. 3-6 by loops over i, j, c, with w_min and w_max over pairs and classes that one of the two holds."""
+    epsilon = {"shifted": math.e, "literal": 1e-6}.get(weights)
+    n = len(clients)
+
+    def ratio(i, j, c):
+        if epsilon is None:
+            return 1.0
+        logs = [math.log(counts[k][c] + epsilon) for k in (i, j)]
+        return max(logs) / min(logs)
+
+    ratios = [ratio(i, j, c) for i in range(n) for j in range(i + 1, n) for c in range(classes)
+              if c in clients[i] or c in clients[j]]
+    low, high = min(ratios), max(ratios)
+    distance = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            for c in range(classes):
+                if c in clients[i] and c in clients[j]:
+                    angle = min(principal(clients[i][c], clients[j][c]))
+                elif c in clients[i] or c in clients[j]:
+                    angle = 180
+                else:
+                    angle = 0
+                weight = 1.0 if high == low else 1 - delta + (ratio(i, j, c) - low) * 2 * delta / (high - low)
+                distance[i, j] += angle * weight / classes if i != j else 0
+    return distance
+
+
+def some_clients():
+    """Four clients with one to three of three classes, one to three vectors each; class 2 is rare."""
+    vectors = drawn(11, 2, 1, 3, 1, 2, 1, 1)
+    held = [{0: vectors[0], 1: vectors[1]}, {0: vectors[2]}, {1: vectors[3], 2: vectors[4]}, {0: vectors[5],
+                                                                                            1: vectors[6]}]
+    return held, [[200, 100, 0], [300, 0, 0], [0, 7, 50], [1, 90, 0]]
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("delta", [0.0, 0.5, 1.0])
+def test_flags_v_is_the_printed_quadruple_loop(weights, delta):
+    """V_ij = 1/|C| sum_c V'_ijc W'_ijc, for each way to weigh."""
+    clients, counts = some_clients()
+    signatures = classwise(clients, counts)
+    bounds = ratio_range(signatures, weights)
+    found = symmetric(class_angle(signatures, signatures, "smallest", weights, delta, bounds))
+    assert found.numpy() == pytest.approx(literal_flag(clients, counts, weights, delta), abs=1e-4)
+
+
+@pytest.mark.parametrize(("sizes", "ratio"), [((500, 50), 1.57), ((500, 5), 3.04), ((500, 0), 6.22), ((0, 0), 1)])
+def test_shifted_weights_grow_with_the_disparity(sizes, ratio):
+    """ln(n + e): finite, at least 1, and the larger the more the sizes differ."""
+    one = np.eye(F)[:1]
+    signatures = classwise([{0: one}, {0: one}], [[sizes[0]], [sizes[1]]], classes=1)
+    assert ratio_range(signatures, "shifted") == pytest.approx((ratio, ratio), abs=0.005)
+
+
+def test_literal_weights_are_as_printed():
+    """With epsilon 1e-6, (500, 0) has the lowest weight and (500, 1) one of millions: why there is another mode."""
+    one = np.eye(F)[:1]
+
+    def ratio(a, b):
+        return ratio_range(classwise([{0: one}, {0: one}], [[a], [b]], classes=1), "literal")[0]
+
+    assert ratio(500, 0) == pytest.approx(-0.45, abs=1e-3)
+    assert ratio(500, 1) == pytest.approx(6.2e6, rel=0.01)
+
+
+def test_weights_reach_from_one_minus_to_one_plus_delta():
+    """The least disparity weighs 1 - delta, the largest 1 + delta; both classes at 30 degrees."""
+    u, w = np.array([[1.0, 0]]), np.array([[math.cos(math.pi / 6), 0.5]])
+    signatures = classwise([{0: u, 1: u}, {0: w, 1: w}], [[100, 500], [100, 5]], classes=2)
+    bounds = ratio_range(signatures, "shifted")
+    assert bounds[0] == 1
+    found = class_angle(signatures, signatures, "smallest", "shifted", 0.5, bounds)
+    assert float(found[0, 1]) == pytest.approx((30 * 0.5 + 30 * 1.5) / 2, abs=1e-4)
+
+
+def test_without_delta_weights_are_exactly_one_and_no_counts_are_needed():
+    """The private mode: delta 0, or `uniform`, is a plain mean over classes."""
+    clients, counts = some_clients()
+    told, private = classwise(clients, counts), classwise(clients, None)
+    plain = class_angle(private, private, "smallest", "uniform", 0.5, ratio_range(private, "uniform"))
+    none = class_angle(told, told, "smallest", "shifted", 0.0, ratio_range(told, "shifted"))
+    secret = class_angle(private, private, "smallest", "shifted", 0.0, ratio_range(private, "shifted"))
+    assert torch.equal(plain, none)
+    assert torch.equal(plain, secret)
+
+
+def test_equal_ratios_weigh_one():
+    """w_max = w_min: no division by zero."""
+    clients, _ = some_clients()
+    signatures = classwise(clients, [[9, 9, 9]] * 4)
+    bounds = ratio_range(signatures, "shifted")
+    assert bounds == (1, 1)
+    even = class_angle(signatures, signatures, "smallest", "shifted", 0.5, bounds)
+    assert torch.equal(even, class_angle(signatures, signatures, "smallest", "uniform", 0.5, (1, 1)))
+
+
+def test_one_sided_classes_are_at_180_and_missing_ones_at_0():
+    """Of three classes one is shared (0 degrees), one is held by one only, one by none: (0 + 180 + 0) / 3."""
+    one = np.eye(F)[:1]
+    signatures = classwise([{0: one, 1: one}, {0: one}], None)
+    assert class_angle(signatures, signatures, "smallest", "uniform", 0.5, (1, 1))[0].tolist() == [0, 60]
+
+
+def test_a_client_without_any_vectors_is_at_180_of_every_class_held():
+    """Black images: nothing of any class."""
+    one = np.eye(F)[:1]
+    signatures = classwise([{0: one, 1: one, 2: one}, {}], None)
+    assert class_angle(signatures, signatures, "smallest", "uniform", 0.5, (1, 1)).tolist() == [[0, 180], [180, 0]]
+
+
+@pytest.mark.parametrize("angle", ANGLES)
+def test_class_angles_take_every_phi(angle):
+    """With one class and no weights, V is Phi."""
+    a, b = drawn(21, 2), drawn(22, 3)
+    signatures = classwise([{0: a[0]}, {0: b[0]}], None, classes=1)
+    found = class_angle(signatures, signatures, angle, "uniform", 0.5, (1, 1))
+    assert float(found[0, 1]) == pytest.approx(LITERAL[angle](a[0], b[0]), abs=1e-4)
+
+
+def test_newcomers_are_weighed_inside_the_frozen_range():
+    """A disparity beyond the first clients' largest weighs 1 + delta, not more."""
+    u, w = np.array([[1.0, 0]]), np.array([[0, 1.0]])
+    a, b = (classwise([{0: side}], [[count]], classes=1) for side, count in ((u, 5000), (w, 1)))
+    assert float(class_angle(a, b, "smallest", "shifted", 0.5, (1.0, 1.2))) == pytest.approx(135)
+
+
+# Updates, weights, trajectories -----------------------------------------------------------------------------------
+
+
+def test_update_angles_reach_180():
+    """Along, across and against: 0, 90 and 180 degrees, whatever the lengths; a zero update is at 90 from all."""
+    updates = tensor([[2.0, 0], [0.1, 0], [0, 3], [-1, 0], [0, 0]])
+    assert update_angle(updates[:1], updates)[0].tolist() == pytest.approx([0, 0, 90, 180, 90])
+
+
+def test_update_angles_equal_a_double_loop():
+    """arccos of the normalised product, in float64."""
+    updates = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32))
+    found = update_angle(updates, updates)
+    for i, a in enumerate(updates.double().numpy()):
+        for j, b in enumerate(updates.double().numpy()):
+            cos = min(1.0, a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+            assert float(found[i, j]) == pytest.approx(math.degrees(math.acos(cos)), abs=1e-4)
+
+
+def test_cosine_of_a_zero_vector_is_one():
+    """No direction, no likeness; and no division by zero."""
+    vectors = tensor([[1.0, 0], [-1, 0], [0, 0]])
+    assert cosine(vectors, vectors).tolist() == [[0, 2, 1], [2, 0, 1], [1, 1, 1]]
+
+
+@pytest.mark.parametrize(("name", "apart"), [("l2", 5), ("l1", 7), ("cosine", 1 - 0.6)])
+def test_distances_between_vectors(name, apart):
+    """(1, 0) and (1 + 3, 4), (1, 0) and (3, 4) for the cosine."""
+    a, b = tensor([[1.0, 0]]), tensor([[3.0, 4] if name == "cosine" else [4.0, 4]])
+    assert float(DISTANCES[name](a, b)) == pytest.approx(apart)
+    assert DISTANCES[name](a, b).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_equal_weights_are_at_zero(name):
+    """Large weights with a tiny difference are not lost in rounding either."""
+    a = 1000 + torch.from_numpy(np.random.default_rng(1).random((1, 300)))
+    assert float(DISTANCES[name](a, a)) == pytest.approx(0, abs=1e-12)
+    b = a.clone()
+    b[0, 0] += 1e-6
+    assert name == "cosine" or float(DISTANCES[name](a, b)) == pytest.approx(1e-6, rel=1e-3)
+
+
+def test_trajectory_distance_is_a_mean_over_classes():
+    """Points of class 0 are 5 apart, those of class 1 are 1 apart: 3."""
+    a = tensor([[[0.0, 0.0], [0.0, 0.0]]])
+    b = tensor([[[3.0, 0.0], [4.0, 1.0]]])
+    assert trajectory_distance(a, b).tolist() == [[3]]
+    assert trajectory_distance(a, a).tolist() == [[0]]
