@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 help:
-	@echo "make demo    a federation on real digits: FedAvg against the oracle, in a minute"
+	@echo "make demo    a federation on real digits: one model for all, FLAG's clusters, the truth; a minute"
 	@echo "make test    the tests, without the slow ones"
 	@echo "make slow    the slow tests"
 	@echo "make check   lint, types, order of imports"
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/umbel compare fedavg oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2
+	@$(BIN)/umbel compare fedavg flag oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -m "not slow"

@@ -90,7 +90,7 @@ def newcomers() -> Iterator[str]:
     """80 clients train, 20 from all groups join at round 10 and fine-tune for 5 epochs."""
     late = "--shuffle --join 20@10 --rounds 11 --fraction 0.2 --epochs 2 --fine-tune 5 --eval-every 11"
     for seed in (0, 1, 2):
-        for method in ("flag", "fedclust", "pacfl"):
+        for method in ("flag", "fedclust", "fedclust --set metric=cosine", "pacfl"):
             yield f"{method} --data fashion-mnist --scenario flag-20 {late} --seed {seed}"
         yield f"cflgt --data fashion-mnist --scenario cflgt-1 {CFLGT} {late.replace('--epochs 2', '')} --seed {seed}"
 
@@ -103,7 +103,19 @@ def newcomers_mix() -> Iterator[str]:
     yield f"pacfl --scenario mix-4 --join 14@2 {late}"
 
 
+def ablation() -> Iterator[str]:
+    """FLAG's beta where the number of clusters is given: how well do data, gradients, and both tell groups apart?"""
+    cases = {"flag:labels=0.2,alpha=0.25": 10, "swap-6:per_label=4": 6, "swap-6:per_label=20": 6,
+             "rotation-4:per_label=4": 4, "feature-3:per_label=20": 3, "label-4": 4}
+    for scenario, k in cases.items():
+        for beta in (0, 0.5, 1):
+            for seed in (0, 1, 2):
+                yield (f"flag --data fashion-mnist --scenario {scenario} --set beta={beta} --set cut=count"
+                       f" --set clusters={k} --seed {seed} {FORMED}")
+
+
 SUITES = {
+    "ablation": ablation,
     "mix": mix, "label-skew": label_skew, "newcomers": newcomers, "newcomers-mix": newcomers_mix,
     "comparative": comparative, "flag": flag, "flag-cifar": flag_cifar, "iid": iid, "oneshot": oneshot,
 }
@@ -166,7 +178,8 @@ def main(
         table.add_row(line["command"].split(" --model")[0], str(line["clusters"]),
                       "–" if line["ari"] is None else f"{line['ari']:.3f}",
                       f"{100 * score['mean']:.2f} ± {100 * score['std']:.2f}",
-                      f"{line['right']}, {100 * line['tuned']:.1f} %" if "right" in line else "", f"{line['seconds']:.0f}")
+                      f"{line['right']}, {100 * line['tuned']:.1f} %" if "right" in line else "",
+                      f"{line['seconds']:.0f}")
     Console(width=150).print(table)
 
 

@@ -152,8 +152,7 @@ ALL: dict[str, Entry] = {
     "fedsoft": Entry(  # two centres and two shares down
         lambda local, truth: FedSoft(2, local=local),
         lambda model: _plus((N * 2 * model, N * 24), (2 * M * (2 * model + 16), 2 * M * (model + 8)))),
-    "flhc": Entry(lambda local, truth: FLHC(pretrain=1, local=local),
-                  lambda model: _plus(_training(N, model), _pretrained(model)),
+    "flhc": Entry(lambda local, truth: FLHC(pretrain=1, local=local), _pretrained,
                   lambda local, n: FLHC(pretrain=1, **ONE, local=local), finds_truth=True),
     "fedsem": Entry(  # in round 0 the cohort's local models are clustered; the other three are placed in round 1
         lambda local, truth: FedSEM(2, local=local),

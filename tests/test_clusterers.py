@@ -237,7 +237,8 @@ def test_spectral_of_few_clients():
 
 
 def test_bipartition_is_complete_linkage():
-    """0, 2.1, 4, 6: single linkage takes 6 or 0 off, complete linkage halves."""
-    assert bipartition(line(0, 2.1, 4, 6)).tolist() == [0, 0, 1, 1]
+    """Steps of 1, 1.1, 1.2, 1.3: single linkage takes the last client off, complete linkage halves the line."""
+    assert into(linkage(line(0, 1, 2.1, 3.3, 4.6), "single"), 2).tolist() == [0, 0, 0, 0, 1]
+    assert bipartition(line(0, 1, 2.1, 3.3, 4.6)).tolist() == [0, 0, 1, 1, 1]
     assert bipartition(line(0, 1)).tolist() == [0, 1]
     assert int(bipartition(torch.zeros(4, 4)).max()) == 1

@@ -7,9 +7,10 @@ import torch
 from torch import tensor
 
 from umbel.algorithms.sweep import GAIN, RULES, by_both, by_knee, by_tolerance
-from umbel.clusterers import LINKAGES, linkage
+from umbel.clusterers import LINKAGES, into, linkage
 from umbel.errors import UmbelError
-from umbel.threshold import CLEAR, by_count, by_gap, by_value, fewest_within, knee, partitions, sweep
+from umbel.proximity import symmetric
+from umbel.threshold import CLEAR, by_count, by_gap, by_silhouette, by_value, fewest_within, knee, partitions, sweep
 
 # What a trial of FLAG gave on Fashion-MNIST with ten groups: score against clusters.
 PRINTED = {1: 0.423, 2: 0.589, 3: 0.770, 5: 0.763, 6: 0.840, 8: 0.921, 9: 0.959, 10: 0.966, 12: 0.966, 16: 0.968,
@@ -31,7 +32,7 @@ def curve(scores):
 def alike(n, seed=0):
     """Distances among clients of one distribution: points around one centre in 50 dimensions."""
     points = torch.randn(n, 50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return torch.cdist(points, points)
+    return symmetric(torch.cdist(points, points))
 
 
 # Value, count, gap ------------------------------------------------------------------------------------------------
@@ -106,6 +107,61 @@ def test_alike_clients_are_one_cluster(method, n):
         assert int(by_gap(linkage(alike(n, seed), method)).labels.max()) == 0
 
 
+# Silhouettes ------------------------------------------------------------------------------------------------------
+
+
+def line(*points):
+    """Distances of points on a line."""
+    at = tensor(points, dtype=torch.float64)[:, None]
+    return torch.cdist(at, at)
+
+
+def test_by_silhouette_is_the_literal_mean():
+    """s_i = (b - a) / max(a, b): a to the own cluster's others, b to the next cluster; the best mean is chosen."""
+    points = (0.0, 1.0, 10.0, 12.0, 30.0, 31.0)
+    distance = line(*points)
+    choice = by_silhouette(linkage(distance), distance)
+    assert choice.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    for clusters, score in choice.curve[1:, 1:3].tolist():
+        labels = into(linkage(distance), int(clusters)).tolist()
+        literal = []
+        for i in range(6):
+            apart = {k: [float(distance[i, j]) for j in range(6) if labels[j] == k and j != i] for k in set(labels)}
+            a = sum(apart[labels[i]]) / len(apart[labels[i]])
+            b = min(sum(away) / len(away) for k, away in apart.items() if k != labels[i])
+            literal.append((b - a) / max(a, b))
+        assert score == pytest.approx(sum(literal) / 6)
+    assert choice.curve[:, 3].tolist() == [0, 0, 1]
+    assert choice.cut == pytest.approx((2 + 10.5) / 2)
+
+
+def test_by_silhouette_sees_groups_of_unequal_spread():
+    """A tight pair, a tight pair near it and a loose group: the largest gap of the heights is elsewhere."""
+    distance = line(0, 0.1, 0.2, 2, 2.1, 2.2, 40, 43, 46)
+    links = linkage(distance)
+    assert by_gap(links).labels.tolist() == [0] * 6 + [1] * 3
+    assert by_silhouette(links, distance).curve[:, 1].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "distance", [torch.zeros(1, 1), line(0, 5), line(0, 1, 9), torch.zeros(6, 6), 1 - torch.eye(6)])
+def test_by_silhouette_answers_one_cluster_where_nothing_tells_clients_apart(distance):
+    """One, two or three clients, identical ones, equal distances; no warning."""
+    choice = by_silhouette(linkage(distance), distance)
+    assert choice.labels.tolist() == [0] * len(distance)
+    assert choice.cut == CLEAR * float(distance.max()) or len(distance) == 3
+    assert choice.curve[0, 3] == 1
+
+
+@pytest.mark.parametrize("method", LINKAGES)
+@pytest.mark.parametrize("n", [8, 20, 60])
+def test_by_silhouette_leaves_alike_clients_together(method, n):
+    """In 50 dimensions, whatever the linkage."""
+    for seed in range(5):
+        distance = alike(n, seed)
+        assert int(by_silhouette(linkage(distance, method), distance).labels.max()) == 0
+
+
 # The sweep --------------------------------------------------------------------------------------------------------
 
 GRID = torch.arange(0, 21, dtype=torch.float64) / 20
@@ -122,8 +178,15 @@ def test_a_sweep_scores_each_distinct_partition_once():
     choice = sweep(chain(0.22, 0.5, 0.9), GRID, score, lambda found: int(found[:, 2].argmax()))
     assert calls == [[1, 2, 3, 4]]
     assert choice.labels.tolist() == [0, 0, 0, 1]
-    assert choice.cut == pytest.approx(0.85)  # the highest threshold of the grid that gives this partition
+    assert choice.cut == pytest.approx(0.7)  # newcomers: the middle of the gap between 0.5 and 0.9
+    assert choice.curve[:, 0].tolist() == pytest.approx([1, 0.85, 0.45, 0.2])
     assert choice.curve[:, 1:].tolist() == [[1, 0.1, 0], [2, 0.9, 1], [3, 0.8, 0], [4, 0.7, 0]]
+
+
+def test_a_sweep_that_ends_in_one_cluster_measures_newcomers_as_the_gap_does():
+    """Like nobody is farther than a clear gap above the highest merge."""
+    choice = sweep(chain(0.22, 0.5, 0.8), GRID, lambda labels: [0.5] * 4, lambda found: 0)
+    assert choice.cut == pytest.approx(CLEAR * 0.8)
 
 
 def test_a_sweep_always_tries_one_cluster():
@@ -144,8 +207,7 @@ def test_the_knee_is_a_literal_distance_above_the_chord():
     """Both axes are scaled to 1; the chord goes from the first to the last point."""
     scores = {1: 0.2, 2: 0.7, 4: 0.8, 11: 0.6}
     above = [(s - 0.2) / 0.6 - (k - 1) / 10 * (0.6 - 0.2) / 0.6 for k, s in scores.items()]
-    assert knee(curve(scores)) == above.index(max(above)) == 1 or above.index(max(above)) == 2
-    assert knee(curve(scores)) == above.index(max(above))
+    assert knee(curve(scores)) == above.index(max(above)) == 2
 
 
 @pytest.mark.parametrize("scores", [{1: 0.5}, {1: 0.5, 4: 0.5}, {1: 0.5, 2: 0.5, 9: 0.5}, {1: 0.9, 2: 0.7, 9: 0.1}])
@@ -185,8 +247,8 @@ def test_both_lets_the_dendrogram_speak_where_validation_is_noisy():
 
 def test_a_sweep_with_a_rule_keeps_the_whole_curve():
     """The evidence shows every partition, its score, and which was chosen."""
-    links = chain(0.1, 0.11, 0.9)
-    choice = sweep(links, GRID, lambda labels: [0.4, 0.9, 0.9][: len(labels)], partial(RULES["both"], links))
+    links = chain(0.11, 0.12, 0.9)
+    choice = sweep(links, GRID, lambda labels: [0.4, 0.9, 0.9], partial(RULES["both"], links))
     assert choice.curve[:, 1].tolist() == [1, 2, 4]
     assert choice.curve[:, 3].tolist() == [0, 1, 0]
     assert choice.labels.tolist() == [0, 0, 0, 1]

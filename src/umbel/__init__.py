@@ -1,6 +1,29 @@
 """Clustered federated learning: find out which clients belong together, train one model per group."""
 
-from umbel.algorithms import ALGORITHMS, Algorithm, FedAvg, FedAvgFT, FedProx, Local, Oracle, Solo, State
+from umbel import proximity, signatures
+from umbel.algorithms import (
+    ALGORITHMS,
+    CFL,
+    CFLGT,
+    FLAG,
+    FLHC,
+    IFCA,
+    PACFL,
+    Algorithm,
+    FedAvg,
+    FedAvgFT,
+    FedClust,
+    FedGroup,
+    FedProx,
+    FedSEM,
+    FedSoft,
+    KMeans,
+    Local,
+    OneShot,
+    Oracle,
+    Solo,
+    State,
+)
 from umbel.data.clients import Pool, Population, Work
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS, Dataset
@@ -10,13 +33,15 @@ from umbel.federation import Cohort, Federation, Heard
 from umbel.models import MODELS, Model
 from umbel.result import Result
 from umbel.run import Round, Session, rounds, run
-from umbel.tasks import TASKS, Client, Loop, Plain, Reply, Rows, register
+from umbel.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
 from umbel.tree import Held
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (registries, methods, nouns, verbs)
     "ALGORITHMS", "DATASETS", "MODELS", "SCENARIOS", "TASKS",
-    "Algorithm", "Client", "Cohort", "Dataset", "Experiment", "FedAvg", "FedAvgFT", "FedProx", "Federation", "Heard",
-    "Held", "Local", "Loop", "Model", "Oracle", "Plain", "Pool", "Population", "Reply", "Result", "Round", "Rows",
-    "Session", "Solo", "State", "UmbelError", "Work",
-    "register", "rounds", "run", "simulate",
+    "CFL", "CFLGT", "FLAG", "FLHC", "IFCA", "PACFL", "FedAvg", "FedAvgFT", "FedClust", "FedGroup", "FedProx", "FedSEM",
+    "FedSoft", "KMeans", "Oracle", "Solo",
+    "Algorithm", "Client", "Cohort", "Dataset", "Experiment", "Federation", "Heard", "Held", "Leaf", "Local", "Loop",
+    "Model", "OneShot", "Plain", "Pool", "Population", "Reply", "Result", "Round", "Rows", "Session", "State",
+    "UmbelError", "UpTo", "Work",
+    "proximity", "register", "rounds", "run", "signatures", "simulate",
 ]  # fmt: skip

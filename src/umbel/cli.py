@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from umbel import compare as comparison
-from umbel import screen
+from umbel import newcomer, screen
 from umbel.algorithms import ALGORITHMS
-from umbel.checkpoint import read_json
+from umbel.checkpoint import read_json, to_bytes, write_atomically
 from umbel.data import scenarios
 from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
@@ -116,9 +116,9 @@ def run(
 def compare(
     methods: Annotated[list[str], typer.Argument(hidden=True)],
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
-    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, model: ModelName = None,
-    normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None, epochs: Epochs = None,
-    batch: Batch = None, lr: Rate = None, seed: Seed = None,
+    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None,
+    model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
+    epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None,
     seeds: Annotated[int, _of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, eval_every: EvalEvery = None, average_last: AverageLast = None,
     fine_tune: FineTune = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
@@ -148,6 +148,34 @@ def compare(
     console.print()
     console.print(screen.compare_table(lines, ", ".join(title)))
     _say(f"Runs, compare.json and compare.csv: {folder}")
+
+
+@app.command()
+def admit(
+    run: Annotated[Path, typer.Argument(hidden=True)],
+    file: Annotated[Path, typer.Argument(hidden=True)],
+    name: Annotated[str | None, typer.Option(help="Name of the newcomer. Default: the file's.")] = None,
+    fine_tune: Annotated[int, typer.Option(min=0, help="Epochs of training on its rows before it is used.")] = 0,
+    save: Annotated[Path | None, typer.Option(help="Write its model here, as safetensors.")] = None,
+) -> None:
+    """Place a new client in a finished run: the cluster it belongs to, and its model.
+
+    RUN is a run folder, FILE an npz with x_train and y_train, and x_test and y_test if there are test rows; images are
+    uint8. The run folder stays as it was.
+
+    Example: umbel admit runs/pacfl-digits-rotation-4-s0 client.npz --fine-tune 5 --save model.safetensors
+    """
+    placed = newcomer.admit(run, file, name, fine_tune)
+    if placed.members:
+        _say(f"{placed.name} joins cluster {placed.cluster}, which has {placed.members} clients.")
+    else:
+        _say(f"{placed.name} is like nobody: it founds cluster {placed.cluster}, and starts from the first model.")
+    if placed.accuracy is not None:
+        tuned = "" if placed.fine_tuned is None else f", {100 * placed.fine_tuned:.2f} % after {fine_tune} epochs"
+        _say(f"Accuracy on its test rows: {100 * placed.accuracy:.2f} % with the cluster's model{tuned}.")
+    if save is not None:
+        write_atomically(save, to_bytes(placed.model))
+        _say(f"Model: {save}")
 
 
 @app.command("list")

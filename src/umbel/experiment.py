@@ -122,7 +122,7 @@ class Experiment:
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None) -> tuple[LocalEngine, Algorithm]:
         """The federation and the method of a *resolved* experiment; `network` stands in for its model."""
         people = realise(plan, dataset)
-        if self.pooled or "truth" in {each.name for each in fields(ALGORITHMS[self.method])}:  # type: ignore[arg-type]
+        if self.pooled or self.algorithm().needs_truth:
             self._has_groups(people)
         people = people.pooled() if self.pooled else people
         if self.shuffle:
@@ -130,12 +130,17 @@ class Experiment:
         n = len(people.train)
         people = replace(people, joins=_joins(self.join, n), leaves=_leaves(self.leave, n))
         self._never_empty(people)
-        net = _network(network or self.model or "mlp", people, self._normalisation())
-        fed = _federation(net, people, self.seed, self.engine, self.device)
-        fed.setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
+        fed = self.gather(people, network)
         fed.facts |= {"data": dataset.label, "data_part": dataset.part}
         fed.plan = plan
         return fed, self.algorithm(tuple(people.truth.tolist()))
+
+    def gather(self, people: Population, network: Network | None = None) -> LocalEngine:
+        """A federation of these clients, with this experiment's model, engine and seed."""
+        net = _network(network or self.model or "mlp", people, self._normalisation())
+        fed = _federation(net, people, self.seed, self.engine, self.device)
+        fed.setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
+        return fed
 
     def _has_groups(self, people: Population) -> None:
         if not people.facts.get("groups", 1):

@@ -1,4 +1,4 @@
-"""Where a dendrogram becomes clusters: by count, by value, by its largest gap, or by a validation sweep.
+"""Where a dendrogram becomes clusters: by count, by value, by silhouette, by its largest gap, or by a validation sweep.
 
 Every automatic choice can answer "one cluster". The whole curve of a choice is kept as evidence.
 """
@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from umbel.clusterers import cut, heights, into
 from umbel.errors import UmbelError
 
+SEPARATE = 0.3  # a silhouette counts from here: alike clients reach 0.25 at most (LOG.md)
 CLEAR = 1.5  # a gap counts when the height above it is at least this many times the height below
 
 
@@ -61,6 +63,25 @@ def by_gap(links: Tensor, clear: float = CLEAR) -> Choice:
     return Choice(rows[chosen][1], level, _curve(rows, chosen))
 
 
+def by_silhouette(links: Tensor, distance: Tensor, least: float = SEPARATE) -> Choice:
+    """The cut whose clients lie nearest to their own cluster compared with the next one (mean silhouette).
+
+    It sees groups of unequal spread, which leave no gap in the heights. Among alike clients the best silhouette is
+    small: below `least`, the answer is one cluster. The score of a partition in the curve is its silhouette.
+    """
+    n, found = len(distance), heights(links)
+    rows = [(float(found[-1]) if len(found) else 0.0, torch.zeros(max(1, n), dtype=torch.long), 0.0)]
+    square = distance.double().cpu().numpy()
+    for clusters in range(2, n // 2 + 1):
+        labels = into(links, clusters)
+        score = float(silhouette_score(square, labels.numpy(), metric="precomputed"))
+        rows.append((_level(found, n - clusters), labels, score))
+    best = max(range(len(rows)), key=lambda i: rows[i][2])
+    chosen = best if rows[best][2] >= least else 0
+    level = rows[chosen][0] if chosen else CLEAR * rows[0][0]
+    return Choice(rows[chosen][1], level, _curve(rows, chosen))
+
+
 def _level(found: Tensor, merges: int) -> float:
     """A threshold that makes exactly this many merges: the middle of the gap, or the top height for all of them."""
     if merges <= 0:
@@ -81,12 +102,18 @@ def partitions(links: Tensor, grid: Tensor) -> list[tuple[float, Tensor]]:
 
 def sweep(links: Tensor, grid: Tensor, score: Callable[[list[Tensor]], list[float]],
           rule: Callable[[Tensor], int]) -> Choice:
-    """Score every distinct partition of the grid (all in one call) and let `rule` choose a row of the curve."""
+    """Score every distinct partition of the grid (all in one call) and let `rule` choose a row of the curve.
+
+    The curve has the highest threshold of the grid for each partition; newcomers are measured as after a gap.
+    """
     rows = partitions(links, grid)
     scores = score([labels for _, labels in rows])
     scored = [(threshold, labels, value) for (threshold, labels), value in zip(rows, scores, strict=True)]
     chosen = rule(_curve(scored, -1))
-    return Choice(scored[chosen][1], scored[chosen][0], _curve(scored, chosen))
+    labels, found = scored[chosen][1], heights(links)
+    merges = len(labels) - int(labels.max()) - 1
+    level = _level(found, merges) * (CLEAR if merges == len(found) else 1)
+    return Choice(labels, level, _curve(scored, chosen))
 
 
 def knee(curve: Tensor) -> int:

@@ -14,6 +14,7 @@ from umbel.algorithms.flag import FLAG
 from umbel.algorithms.flhc import FLHC
 from umbel.algorithms.ifca import IFCA
 from umbel.algorithms.kmeans import KMeans
+from umbel.algorithms.oneshot import OneShot
 from umbel.algorithms.oracle import Oracle
 from umbel.algorithms.pacfl import PACFL
 from umbel.algorithms.solo import Solo
@@ -39,5 +40,5 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 __all__ = [
     "ALGORITHMS", "CFL", "CFLGT", "FLAG", "FLHC", "IFCA", "PACFL", "Algorithm", "FedAvg", "FedAvgFT", "FedClust",
-    "FedGroup", "FedProx", "FedSEM", "FedSoft", "KMeans", "Local", "Oracle", "Solo", "State",
+    "FedGroup", "FedProx", "FedSEM", "FedSoft", "KMeans", "Local", "OneShot", "Oracle", "Solo", "State",
 ]  # fmt: skip

@@ -66,6 +66,11 @@ class Algorithm(ABC):
     has_cluster_model: ClassVar[bool] = True  # whether the server's models classify by themselves
     tuned_layers: str = "all"  # what fine-tuning changes: all layers, or the head
 
+    @property
+    def needs_truth(self) -> bool:
+        """Whether the method, as set, must be told the true groups; then its field `truth` is filled in."""
+        return False
+
     @abstractmethod
     def init(self, fed: Federation, seed: int) -> State:
         """Before round 0: first models and, for one-shot methods, the clusters."""

@@ -15,9 +15,15 @@ FAR = 1.5  # like nobody: this many times farther from every centre than the far
 
 
 def centre_evidence(points: Tensor, labels: Tensor, centres: Tensor, away: Tensor, anchor: Tree) -> Tree:
-    """What newcomers are measured by; `away` (n, k) are the members' distances to all centres."""
-    own = away[torch.arange(len(points)), labels]
-    return {"centres": centres.cpu(), "cut": FAR * own.max().double().cpu(), "anchor": tree.to(anchor, "cpu")}
+    """What newcomers are measured by; `away` (n, k) are the members' distances to all centres.
+
+    A member pulls its centre towards itself, a newcomer does not: from the centre of the others it is n / (n - 1)
+    times farther.
+    """
+    own = away[torch.arange(len(points)), labels].double().cpu()
+    members = torch.bincount(labels)[labels]
+    cut = FAR * (own * members / (members - 1).clamp(min=1)).max()
+    return {"centres": centres.cpu(), "cut": cut, "anchor": tree.to(anchor, "cpu")}
 
 
 def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor,

@@ -1,7 +1,7 @@
 """CFLGT: cluster by gradient trajectories, the forces that a client's data exert on the classifier's classes.
 
-Clustered Federated Learning based on Gradient Trajectory: affinity propagation on pulling and pushing forces, taken in
-one forward pass of a pre-trained global model.
+Liu et al. A Remedy for Heterogeneous Data: Clustered Federated Learning with Gradient Trajectory. Big Data Mining and
+Analytics 7(4), 2024. https://doi.org/10.26599/BDMA.2024.9020065
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, number
+from umbel.algorithms.base import Local, State, number
+from umbel.algorithms.centres import FAR
 from umbel.algorithms.oneshot import OneShot
 from umbel.clusterers import affinity_propagation
 from umbel.federation import Cohort, Federation
@@ -18,8 +19,6 @@ from umbel.proximity import trajectory_distance
 from umbel.signatures import trajectory
 from umbel.threshold import Choice
 from umbel.tree import Params, Tree
-
-FAR = 1.5  # a newcomer is like nobody when it is this many times farther than any member from its own exemplar
 
 
 @dataclass(frozen=True)
@@ -58,3 +57,9 @@ class CFLGT(OneShot):
         extra = {"exemplars": evidence["who"][found.exemplars], "converged": torch.tensor(float(found.converged)),
                  "hopkins": torch.tensor(tendency), "variation": variation(points)}
         return Choice(found.labels, FAR * float(farthest), torch.zeros(0, 4, dtype=torch.float64)), extra
+
+    def counts(self, state: State) -> Tensor:
+        """A newcomer is compared with exemplars; with all members of a cluster that newcomers founded."""
+        who, exemplars = state.evidence["who"], state.evidence["exemplars"]
+        orphaned = ~torch.isin(state.labels[who], state.labels[exemplars])
+        return torch.isin(who, exemplars) | orphaned

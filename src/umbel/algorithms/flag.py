@@ -1,7 +1,7 @@
 """FLAG: cluster once by data and gradients together; a short validation run finds the number of clusters.
 
-FLAG: Clustered Federated Learning Combining Data and Gradient Information in Heterogeneous Settings. Per-class data
-subspaces (Eq. 1, 3-6) and update directions (Eq. 2), mixed by beta.
+FLAG: Clustered Federated Learning Combining Data and Gradient Information in Heterogeneous Settings. Submitted to ICLR
+2025. https://openreview.net/forum?id=8OrXrdPbef
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from umbel.algorithms.base import Local, choice, number
-from umbel.algorithms.oneshot import OneShot, choose, unragged, updates
+from umbel.algorithms.oneshot import CUTS, OneShot, choose, unragged, updates
 from umbel.algorithms.sweep import RULES, validate
 from umbel.clusterers import LINKAGES, linkage
 from umbel.data.clients import Work
@@ -40,7 +40,7 @@ class FLAG(OneShot):
     rank: int = number(5, ge=1)  # most vectors of a class; p is about 1 % of its rows
     gradient_epochs: int = number(20, ge=1)  # t_g
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("sweep", "sweep", "gap", "count", "value")
+    cut: str = choice("sweep", "sweep", *CUTS)
     rule: str = choice("both", *RULES)
     clusters: int = number(10, ge=1)
     threshold: float = number(0.5, ge=0)  # alpha, in [0, 1]
@@ -94,7 +94,7 @@ class FLAG(OneShot):
         """Sweep alpha, score each distinct clustering by a short federation, choose."""
         links = linkage(distance, self.linkage)
         if self.cut != "sweep":
-            return choose(self.cut, links, self.clusters, self.threshold), {"linkage": links}
+            return choose(self.cut, links, distance, self.clusters, self.threshold), {"linkage": links}
         grid = torch.arange(0, 1 + self.step, self.step, dtype=torch.float64)
         score = partial(validate, fed, evidence["who"], self.local, self.validators, self.validation_rounds)
         return sweep(links, grid, score, partial(RULES[self.rule], links)), {"linkage": links}

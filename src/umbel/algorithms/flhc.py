@@ -4,12 +4,13 @@ Briggs et al. Federated learning with hierarchical clustering of local updates t
 IJCNN 2020. https://arxiv.org/abs/2004.11791
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from umbel.algorithms.base import Local, choice, number
-from umbel.algorithms.oneshot import OneShot, updates
+from umbel import tree
+from umbel.algorithms.base import Local, State, choice, everyone, number, train_from_clusters
+from umbel.algorithms.oneshot import CUTS, OneShot, updates
 from umbel.clusterers import LINKAGES
 from umbel.federation import Cohort, Federation
 from umbel.proximity import DISTANCES
@@ -24,13 +25,23 @@ class FLHC(OneShot):
     pretrain: int = number(20, ge=1)
     metric: str = choice("l2", *DISTANCES)
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("gap", "gap", "count", "value")
+    cut: str = choice("silhouette", *CUTS)
     clusters: int = number(2, ge=1)
     threshold: float = number(1.0, ge=0)
     local: Local = Local()
 
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """As all one-shot methods, but the last pre-training round's own updates are clustered: no extra training."""
+        if "who" in state.evidence or cohort.round < self.pretrain - 1:
+            return super().round(fed, state, cohort)
+        heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
+        sent, labels = state.models, state.labels[heard.ids]
+        state = replace(state, models=tree.mean_by(heard.answers["model"], labels, heard.answers["size"], sent))
+        anchor = tree.take(sent, 0)
+        return self.group_by(fed, state, anchor, heard.ids, {"update": updates(heard, anchor)})
+
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
-        """Delta_i: one more local training from the global model."""
+        """Delta_i, for newcomers: a local training from the model that the others were sent."""
         heard = fed.map(train, cohort, work=self.local.work, shared={"model": anchor}, keep=False, **self.local.options)
         return heard.ids, {"update": updates(heard, anchor)}
 

@@ -29,6 +29,11 @@ class IFCA(Algorithm):
     truth: tuple[int, ...] = ()  # filled in from the scenario; read by first="expert" only
     local: Local = Local()
 
+    @property
+    def needs_truth(self) -> bool:
+        """Only the expert knows."""
+        return self.first == "expert"
+
     def init(self, fed: Federation, seed: int) -> State:
         """k random models; clients are unplaced until they have chosen, or placed at random."""
         models = tree.to(tree.stack([fed.net.init(seed + k) for k in range(self.clusters)]), fed.device)

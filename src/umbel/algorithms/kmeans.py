@@ -1,7 +1,8 @@
 """Server-side clustering: after some rounds of FedAvg, k-means of the clients' weights, then FedAvg per cluster.
 
 Ghosh et al. Robust Federated Learning in a Heterogeneous Environment. 2019. https://arxiv.org/abs/1906.06629
-As in: A Comparative Evaluation of clustered federated learning on a taxonomy of data heterogeneities (server-side).
+As in: Ben Ali et al. Comparative Evaluation of Clustered Federated Learning Method. FLTA 2024.
+https://hal.science/hal-04741739
 """
 
 from dataclasses import dataclass, replace

@@ -16,7 +16,7 @@ from umbel.algorithms.base import Algorithm, Local, State, clustered_round, ever
 from umbel.clusterers import canonical, linkage
 from umbel.federation import Cohort, Federation, Heard
 from umbel.proximity import symmetric
-from umbel.threshold import Choice, by_count, by_gap, by_value
+from umbel.threshold import Choice, by_count, by_gap, by_silhouette, by_value
 from umbel.tree import Params, Ragged, Stack, Tree
 
 SIGNATURE_ROUND = 0  # whenever it is asked for, a signature is drawn from the same stream
@@ -27,7 +27,7 @@ class OneShot(Algorithm):
 
     local: Local
     linkage: str = "average"
-    cut: str = "gap"  # gap, count or value
+    cut: str = "silhouette"  # one of CUTS
     clusters: int = 2  # for the cut by count
     threshold: float = 0.0  # for the cut by value
     start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
@@ -47,7 +47,7 @@ class OneShot(Algorithm):
     def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
         """Distances to labels, and what to keep of the way there."""
         links = linkage(distance, self.linkage)
-        return choose(self.cut, links, self.clusters, self.threshold), {"linkage": links}
+        return choose(self.cut, links, distance, self.clusters, self.threshold), {"linkage": links}
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""
@@ -69,7 +69,11 @@ class OneShot(Algorithm):
     def form(self, fed: Federation, state: State, ids: Tensor) -> State:
         """Describe, measure, group. Who does not answer stays unplaced."""
         anchor = tree.take(state.models, 0)
-        who, signature = self.describe(fed, Cohort(ids, SIGNATURE_ROUND, "signature"), anchor)
+        described = self.describe(fed, Cohort(ids, SIGNATURE_ROUND, "signature"), anchor)
+        return self.group_by(fed, state, anchor, *described)
+
+    def group_by(self, fed: Federation, state: State, anchor: Params, who: Tensor, signature: Tree) -> State:
+        """Measure and group who has been described on the anchor."""
         evidence: Tree = {"who": who, "signature": signature, "anchor": tree.to(anchor, "cpu")}
         evidence |= self.scale(signature)
         evidence["proximity"] = symmetric(self.apart(signature, signature, evidence))
@@ -97,7 +101,8 @@ class OneShot(Algorithm):
         evidence, labels, models = state.evidence, state.labels.clone(), state.models
         known = evidence["who"] != client
         away = self.apart(own, evidence["signature"], evidence)[0]
-        label, nearest = nearest_cluster(away[known], labels[evidence["who"][known]], tree.count(models))
+        counts = self.counts(state) & known
+        label, nearest = nearest_cluster(away[counts], labels[evidence["who"][counts]], tree.count(models))
         if label < 0 or nearest > self.reach(evidence):
             label = tree.count(models)
             models = tree.cat([models, tree.to(tree.stack([evidence["anchor"]]), fed.device)])
@@ -108,16 +113,25 @@ class OneShot(Algorithm):
                             "signature": joined(evidence["signature"], own)}
         return replace(state, labels=labels, models=models, evidence=grown)
 
+    def counts(self, state: State) -> Tensor:
+        """Which described clients a newcomer is compared with: all of them."""
+        return torch.ones(len(state.evidence["who"]), dtype=torch.bool)
+
     def reach(self, evidence: Tree) -> float:
         """How far a newcomer may be from the nearest cluster and still belong to it."""
         return float(evidence["cut"])
 
 
-def choose(cut: str, links: Tensor, clusters: int, threshold: float) -> Choice:
-    """The three rules that need nothing but the dendrogram."""
+CUTS = ("silhouette", "gap", "count", "value")
+
+
+def choose(cut: str, links: Tensor, distance: Tensor, clusters: int, threshold: float) -> Choice:
+    """The rules that need nothing but distances."""
     if cut == "count":
         return by_count(links, clusters)
-    return by_value(links, threshold) if cut == "value" else by_gap(links)
+    if cut == "value":
+        return by_value(links, threshold)
+    return by_gap(links) if cut == "gap" else by_silhouette(links, distance)
 
 
 def nearest_cluster(away: Tensor, labels: Tensor, clusters: int) -> tuple[int, float]:

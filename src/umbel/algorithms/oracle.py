@@ -20,6 +20,11 @@ class Oracle(Algorithm):
     truth: tuple[int, ...] = ()  # group of each client; filled in from the scenario
     local: Local = Local()
 
+    @property
+    def needs_truth(self) -> bool:
+        """Always."""
+        return True
+
     def init(self, fed: Federation, seed: int) -> State:
         """The same random model for every group."""
         state = one_cluster(fed, seed)

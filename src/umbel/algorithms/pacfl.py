@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from umbel.algorithms.base import Local, choice, number
-from umbel.algorithms.oneshot import OneShot, unragged
+from umbel.algorithms.oneshot import CUTS, OneShot, unragged
 from umbel.clusterers import LINKAGES
 from umbel.federation import Cohort, Federation
 from umbel.proximity import ANGLES
@@ -24,14 +24,14 @@ class PACFL(OneShot):
     Departures. The paper takes the smallest angle (Eq. 2) and a threshold tuned per data set; its code one SVD per
     class, the smallest angle between columns, and WPGMA: `angle="smallest"`, or `per_class=True, angle="column",
     linkage="weighted"`, with `cut="value"`. Our defaults need no threshold: the mean of the angles tells data sets
-    apart that share one direction, and the largest gap of the dendrogram gives their number.
+    apart that share one direction, and the best silhouette gives their number.
     """
 
     rank: int = number(3, ge=1)  # p
     per_class: bool = False
     angle: str = choice("mean", *ANGLES)
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("gap", "gap", "count", "value")
+    cut: str = choice("silhouette", *CUTS)
     clusters: int = number(2, ge=1)
     threshold: float = number(10.0, ge=0)  # degrees
     local: Local = Local()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from zipfile import is_zipfile
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,18 @@ def whole_npz(path: Path) -> Halves:
     """Both halves from one file with x_train, y_train, x_test and y_test."""
     x_train, y_train, x_test, y_test = npz(path, ("x_train", "y_train", "x_test", "y_test"))
     return [Piece(x_train, y_train, f"x_train in '{path}'")], [Piece(x_test, y_test, f"x_test in '{path}'")]
+
+
+def client_npz(path: Path) -> list[Piece]:
+    """One client's rows: x_train and y_train, then x_test and y_test if it has test rows."""
+    x, y = npz(path, ("x_train", "y_train"))
+    pieces = [Piece(x, y, f"x_train in '{path}'")]
+    with ZipFile(path) as archive:
+        tested = "x_test.npy" in archive.namelist()
+    if tested:
+        x, y = npz(path, ("x_test", "y_test"))
+        pieces.append(Piece(x, y, f"x_test in '{path}'"))
+    return pieces
 
 
 def kmnist(place: Path, named: bool) -> Halves | None:
