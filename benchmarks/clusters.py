@@ -160,11 +160,13 @@ def main(
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder of the runs.")] = None,
+    only: Annotated[str, typer.Option(help="Only commands that contain this text.")] = "",
 ) -> None:
     """Run a suite and print its table."""
     lines = list(SUITES[suite]())
     folder = out or Path("runs") / suite
-    folders = [folder / f"{i:02d}" for i in range(len(lines))]
+    folders = [folder / f"{i:02d}" for i, line in enumerate(lines) if only in line]
+    lines = [line for line in lines if only in line]
     with ThreadPoolExecutor(jobs) as pool:
         for complaint in filter(None, pool.map(lambda job: play(*job, device), zip(lines, folders, strict=True))):
             print(complaint, flush=True)

@@ -265,12 +265,14 @@ def test_flag_survives_a_silent_validator():
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 def test_flag_at_the_ends_of_beta(beta):
-    """beta 1 is data alone, beta 0 gradients alone, each over its largest entry."""
+    """beta 1 is data alone, beta 0 gradients alone, each over its largest entry; what is not used is not asked for."""
     evidence = FLAG(beta=beta, gradient_epochs=2, cut="gap", local=LOCAL).init(tiny(), SEED).evidence
     assert float(evidence["proximity"].max()) == pytest.approx(1)
-    updates = evidence["signature"]["update"]
-    angles = update_angle(updates, updates).fill_diagonal_(0)
-    assert bool(torch.allclose(evidence["proximity"], angles / angles.max(), atol=1e-9)) == (beta == 0)
+    assert ("update" in evidence["signature"], "basis" in evidence["signature"]) == (beta == 0, beta == 1)
+    if beta == 0:
+        updates = evidence["signature"]["update"]
+        angles = update_angle(updates, updates).fill_diagonal_(0)
+        assert torch.allclose(evidence["proximity"], angles / angles.max(), atol=1e-9)
 
 
 def test_flag_mixes_normalised_distances():
@@ -341,11 +343,14 @@ def test_clusters_are_formed_a_round_later_when_the_last_of_pretraining_is_lost(
     assert ari(done[-1].state, TRUTH) == 1
 
 
-def test_flhc_clusters_updates_from_the_global_model():
-    """Distance of one more local training's updates; L2 here."""
+def test_flhc_clusters_updates_from_the_model_that_was_sent():
+    """End minus start of the last pre-training round; L2 between them here."""
     fed = tiny()
     evidence = play(FLHC(pretrain=1, local=LOCAL), fed, rounds=1).evidence
     updates = evidence["signature"]["update"].double()
+    end, start = fed.memory()[0]["c003"]["last"], fed.net.init(SEED)
+    moved = torch.cat([(end[name] - start[name]).flatten() for name in sorted(end)])
+    assert updates[3].tolist() == pytest.approx(moved.tolist(), abs=1e-6)
     assert evidence["proximity"].numpy() == pytest.approx(torch.cdist(updates, updates).numpy(), abs=1e-9)
 
 
@@ -401,13 +406,13 @@ def test_fedsem_can_be_frozen():
 
 
 def test_fedgroup_leaves_clients_beyond_its_sample_unplaced():
-    """One client for each of two clusters is asked; the others are admitted when they are met, to their groups."""
-    fed = tiny()
-    method = FedGroup(2, sample=2, steps=20, local=LOCAL)
+    """Three clients for each of two clusters are asked; the others are admitted when they are met, to their groups."""
+    fed = federation(WITH_STRANGERS[:10])
+    method = FedGroup(2, sample=3, steps=50, local=LOCAL)
     state = method.init(fed, SEED)
-    assert int((state.labels >= 0).sum()) == 4
+    assert int((state.labels >= 0).sum()) == 6
     placed = method.admit(fed, state, Cohort((state.labels < 0).nonzero().flatten(), 0, "admit"))
-    assert ari(placed, TRUTH) == 1 or tree.count(placed.models) > 2
+    assert ari(placed, WITH_STRANGERS[:10]) == 1
 
 
 # FedProx, IFCA, CFL, FedSoft --------------------------------------------------------------------------------------

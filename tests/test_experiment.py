@@ -216,3 +216,14 @@ def test_a_saved_result_is_a_run_folder_that_runs_again(tmp_path: Path) -> None:
     assert {**again.info, "seconds": None} == {**result.info, "seconds": None}
     names = {path.name for path in folder.iterdir()}
     assert names >= {"recipe.toml", "env.json", "partition.npz", "rounds.jsonl", "result.json", "state.safetensors"}
+
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_can_be_read(path):
+    """Its settings are its method's, in range; it resolves, and what is resolved reads back the same."""
+    resolved = Experiment.from_toml(path).resolved()
+    assert resolved.method in path.read_text()
+    assert resolved == resolved.resolved()

@@ -85,3 +85,27 @@ def test_a_name_that_is_taken_and_a_run_that_has_not_ended_are_refused(run, tmp_
         admit(run, client(tmp_path / "c003.npz"))
     with pytest.raises(umbel.UmbelError, match=r"no result\.json"):
         admit(tmp_path, client(tmp_path / "new.npz"))
+
+
+@pytest.mark.parametrize("method", [umbel.PACFL(rank=3), umbel.FLAG(gradient_epochs=3, cut="silhouette")])
+def test_late_joiners_are_placed_when_they_appear_and_train_at_once(method):
+    """PACFL's Alg. 1: who first appears in round 2 is described then, joins, and trains from that round on."""
+    experiment = umbel.Experiment(scenario="label-4", clients=12, shuffle=True, join="4@2", device="cpu").resolved()
+    fed, _ = experiment.build(*experiment.draw())
+    states = list(umbel.rounds(method, fed, rounds=4, fine_tune=0))
+    labels = {done.index: done.state.labels for done in states}
+    assert all(labels[r][8:].tolist() == [-1] * 4 for r in (-1, 0, 1))
+    assert all(int(label) >= 0 for label in labels[2][8:])
+    assert {8, 9, 10, 11} <= set(states[3].record["trained"])
+    assert labels[3][:8].tolist() == labels[1][:8].tolist()
+
+
+def test_pacfl_can_recluster_when_newcomers_come():
+    """The extended matrix is cut as before; clusters keep the labels of most of their old members."""
+    experiment = umbel.Experiment(scenario="rotation-4", clients=12, shuffle=True, join="4@1", device="cpu").resolved()
+    fed, _ = experiment.build(*experiment.draw())
+    method = umbel.PACFL(recluster=True, cut="count", clusters=4)
+    before, after = (list(umbel.rounds(method, fed, rounds=2, fine_tune=0))[r].state for r in (1, 2))
+    assert after.evidence["proximity"].shape == (12, 12)
+    assert (after.labels >= 0).all()
+    assert (before.labels[:8] == after.labels[:8]).float().mean() > 0.5

@@ -366,12 +366,13 @@ def test_distances_between_vectors(name, apart):
 
 @pytest.mark.parametrize("name", DISTANCES)
 def test_equal_weights_are_at_zero(name):
-    """Large weights with a tiny difference are not lost in rounding either."""
+    """Exactly, up to float32's rounding, which a cut without a scale would take for groups; real steps are kept."""
     a = 1000 + torch.from_numpy(np.random.default_rng(1).random((1, 300)))
-    assert float(DISTANCES[name](a, a)) == pytest.approx(0, abs=1e-12)
+    assert float(DISTANCES[name](a, a)) == 0
+    assert float(DISTANCES[name](a.double(), a.float())) == 0
     b = a.clone()
-    b[0, 0] += 1e-6
-    assert name == "cosine" or float(DISTANCES[name](a, b)) == pytest.approx(1e-6, rel=1e-3)
+    b[0, 0] += 1
+    assert name == "cosine" or float(DISTANCES[name](a, b)) == pytest.approx(1, rel=1e-6)
 
 
 def test_trajectory_distance_is_a_mean_over_classes():

@@ -182,7 +182,7 @@ def admit(
 def list_(
     what: Annotated[str, typer.Argument(hidden=True)],
 ) -> None:
-    """Show what there is. WHAT is methods, data, scenarios or models."""
+    """Show what there is. WHAT is methods, data, scenarios, models or recipes."""
     if what not in _LISTS:
         raise unknown("list of", what, _LISTS)
     headers, rows = _LISTS[what]()
@@ -326,7 +326,14 @@ def _models() -> tuple[list[str], list[list[str]]]:
     return ["model", "what it is"], [[name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()]
 
 
-_LISTS = {"methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models}
+def _recipes() -> tuple[list[str], list[list[str]]]:
+    found = sorted(Path("recipes").glob("*.toml"))
+    if not found:
+        raise UmbelError("Recipes are looked for in the folder 'recipes', and there are none here.")
+    return ["recipe", "what it is"], [[str(path), path.read_text().split("\n")[0].lstrip("# ")] for path in found]
+
+
+_LISTS = {"recipes": _recipes, "methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models}
 
 if __name__ == "__main__":
     main()

@@ -16,6 +16,7 @@ from umbel.tree import Ragged
 RIGHT = 90.0
 STRAIGHT = 180.0  # FLAG's distance of a class that only one of two clients holds
 ROUNDING = 1e-4  # degrees: signatures travel as float32, so what is nearer than this is equal
+EQUAL = 1e-6  # the same for weights and updates, as a share of their length
 RANK_TOLERANCE = 1e-6  # vectors that others span, up to float32's rounding, add no direction
 
 
@@ -68,15 +69,20 @@ def smallest_angle(a: Ragged, b: Ragged) -> Tensor:
 
 def summed_angle(a: Ragged, b: Ragged) -> Tensor:
     """The sum of all principal angles; 90 where a client has no vectors."""
-    cosines, real = _cosines(orthonormal(a), orthonormal(b))
-    counted = torch.arange(cosines.shape[-1]) < real[..., None]
-    return torch.where(real > 0, (degrees(cosines) * counted).sum(-1), RIGHT)
+    return _total(a, b)[0]
 
 
 def mean_angle(a: Ragged, b: Ragged) -> Tensor:
     """The mean of all principal angles: tells subspaces apart that share one direction."""
-    _, real = _cosines(orthonormal(a), orthonormal(b))
-    return summed_angle(a, b) / real.clamp(min=1)
+    total, real = _total(a, b)
+    return total / real.clamp(min=1)
+
+
+def _total(a: Ragged, b: Ragged) -> tuple[Tensor, Tensor]:
+    """The sum of the principal angles, and how many there are."""
+    cosines, real = _cosines(orthonormal(a), orthonormal(b))
+    counted = torch.arange(cosines.shape[-1]) < real[..., None]
+    return torch.where(real > 0, (degrees(cosines) * counted).sum(-1), RIGHT), real
 
 
 def column_angle(a: Ragged, b: Ragged) -> Tensor:
@@ -171,17 +177,24 @@ def update_angle(a: Tensor, b: Tensor) -> Tensor:
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     """1 - cos; a zero vector is at distance 1 from all."""
     left, right = (torch.nn.functional.normalize(side.double(), dim=1) for side in (a, b))
-    return (1 - left @ right.T).cpu()
+    apart = (1 - left @ right.T).cpu()
+    return torch.where(apart < EQUAL**2, 0.0, apart)
 
 
 def euclidean(a: Tensor, b: Tensor) -> Tensor:
     """L2."""
-    return torch.cdist(a.double(), b.double(), compute_mode="donot_use_mm_for_euclid_dist").cpu()
+    return _minkowski(a.double(), b.double(), 2)
 
 
 def manhattan(a: Tensor, b: Tensor) -> Tensor:
     """L1."""
-    return torch.cdist(a.double(), b.double(), p=1).cpu()
+    return _minkowski(a.double(), b.double(), 1)
+
+
+def _minkowski(a: Tensor, b: Tensor, p: int) -> Tensor:
+    apart = torch.cdist(a, b, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+    length = torch.maximum(a.norm(p, dim=1)[:, None], b.norm(p, dim=1)[None])
+    return torch.where(apart < EQUAL * length, 0.0, apart).cpu()
 
 
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"l2": euclidean, "l1": manhattan, "cosine": cosine}

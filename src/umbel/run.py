@@ -50,7 +50,10 @@ def rounds(
     if saved is None:
         with _Stopwatch(fed) as watch:
             fed.arrive(0)
-            state = algorithm.init(fed, fed.seed)
+            try:
+                state = algorithm.init(fed, fed.seed)
+            except NobodyAnswered as error:
+                raise UmbelError(f"The run cannot begin: {error}. {_usual(algorithm)}") from error
         yield Round(-1, state, _record(-1, fed, state, watch))
     else:
         fed.remember(saved.memory, saved.memory_rounds)
@@ -70,7 +73,7 @@ def rounds(
                 if lost_in_a_row == LOST_IN_A_ROW:
                     raise UmbelError(
                         f"{LOST_IN_A_ROW} rounds in a row were lost, the last because {error}."
-                        f" The usual cause is a learning rate that is too large (lr {algorithm.local.lr:g})."
+                        f" {_usual(algorithm)}"
                     ) from error
             scores: dict[str, Any] = {}
             if (index + 1) % eval_every == 0 or index >= total - average_last:
@@ -84,6 +87,10 @@ def rounds(
             "lost_in_a_row": lost_in_a_row,
         }
         yield Round(index, state, record)
+
+
+def _usual(algorithm: Algorithm) -> str:
+    return f"The usual cause is a learning rate that is too large (lr {algorithm.local.lr:g})."
 
 
 def sample(fed: Federation, state: State, round: int, fraction: float) -> Cohort:

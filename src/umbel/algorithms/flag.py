@@ -51,38 +51,44 @@ class FLAG(OneShot):
     local: Local = Local()
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
-        """U_c of each class, the class counts (not in uniform mode), and Delta after t_g epochs from theta_0."""
-        vectors = fed.map(class_vectors, cohort, rank=self.rank, share=0.01)
-        cohort = cohort._replace(ids=vectors.ids)
-        parts = [(vectors.ids, unragged("basis", vectors.answers["basis"])
-                  | {"basis_class": vectors.answers["basis_class"].values})]
-        if self.weights != "uniform" and self.delta:
-            counted = fed.map(class_counts, cohort)
-            parts.append((counted.ids, {"counts": counted.answers["counts"]}))
-        trained = fed.map(train, cohort, work=Work(epochs=self.gradient_epochs, batch=self.local.batch),
-                          shared={"model": anchor}, keep=False, **self.local.options)
-        parts.append((trained.ids, {"update": updates(trained, anchor)}))
-        who = [i for i in vectors.ids.tolist() if all(i in ids.tolist() for ids, _ in parts)]
+        """U_c of each class with its counts, and Delta after t_g epochs from theta_0: what beta asks for."""
+        parts: list[tuple[Tensor, Tree]] = []
+        if self.beta > 0:
+            vectors = fed.map(class_vectors, cohort, rank=self.rank, share=0.01)
+            basis, label = vectors.answers["basis"], vectors.answers["basis_class"].values
+            parts.append((vectors.ids, unragged("basis", basis) | {"basis_class": label}))
+            if self.weights != "uniform" and self.delta:
+                counted = fed.map(class_counts, cohort._replace(ids=vectors.ids))
+                parts.append((counted.ids, {"counts": counted.answers["counts"]}))
+        if self.beta < 1:
+            trained = fed.map(train, cohort, work=Work(epochs=self.gradient_epochs, batch=self.local.batch),
+                              shared={"model": anchor}, keep=False, **self.local.options)
+            parts.append((trained.ids, {"update": updates(trained, anchor)}))
+        who = [i for i in cohort.ids.tolist() if all(i in ids.tolist() for ids, _ in parts)]  # answered everything
         signature: Tree = {"classes": torch.full((len(who),), fed.net.classes)}
         for ids, part in parts:
-            at = torch.tensor([ids.tolist().index(i) for i in who])
+            at = torch.tensor([ids.tolist().index(i) for i in who], dtype=torch.long)
             signature |= {name: leaf[at] for name, leaf in part.items()}
-        return torch.tensor(who), signature
+        return torch.tensor(who, dtype=torch.long), signature
 
     def scale(self, signature: Tree) -> Tree:
         """w_min and w_max of Eq. 5, and the largest entries of V and G, by which both become [0, 1]."""
-        mine = _classwise(signature)
-        low, high = ratio_range(mine, self.weights)
-        found: Tree = {"w_min": torch.tensor(low).double(), "w_max": torch.tensor(high).double()}
-        found["v_max"] = self._data(signature, signature, found).fill_diagonal_(0).max()
-        found["g_max"] = update_angle(signature["update"], signature["update"]).fill_diagonal_(0).max()
+        found: Tree = {}
+        if self.beta > 0:
+            low, high = ratio_range(_classwise(signature), self.weights)
+            found |= {"w_min": torch.tensor(low).double(), "w_max": torch.tensor(high).double()}
+            found["v_max"] = self._data(signature, signature, found).fill_diagonal_(0).max()
+        if self.beta < 1:
+            found["g_max"] = update_angle(signature["update"], signature["update"]).fill_diagonal_(0).max()
         return found
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
         """A_ij = beta V_ij / max V + (1 - beta) G_ij / max G."""
-        data = self._data(a, b, evidence) / evidence["v_max"].clamp(min=1e-12)
-        gradient = update_angle(a["update"], b["update"]) / evidence["g_max"].clamp(min=1e-12)
-        mixed: Tensor = self.beta * data + (1 - self.beta) * gradient
+        mixed = torch.zeros(len(a["classes"]), len(b["classes"]), dtype=torch.float64)
+        if self.beta > 0:
+            mixed += self.beta * self._data(a, b, evidence) / evidence["v_max"].clamp(min=1e-12)
+        if self.beta < 1:
+            mixed += (1 - self.beta) * update_angle(a["update"], b["update"]) / evidence["g_max"].clamp(min=1e-12)
         return mixed
 
     def _data(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:

@@ -6,14 +6,17 @@ Between Client Data Subspaces. AAAI 2023. https://arxiv.org/abs/2209.10526
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, choice, number
-from umbel.algorithms.oneshot import CUTS, OneShot, unragged
-from umbel.clusterers import LINKAGES
+from umbel import tree
+from umbel.algorithms.base import Local, State, choice, number
+from umbel.algorithms.oneshot import CUTS, SIGNATURE_ROUND, OneShot, joined, unragged
+from umbel.clusterers import LINKAGES, linkage, overlapping
 from umbel.federation import Cohort, Federation
-from umbel.proximity import ANGLES
+from umbel.proximity import ANGLES, symmetric
 from umbel.signatures import class_vectors, principal_vectors
+from umbel.threshold import by_value
 from umbel.tree import Params, Ragged, Tree
 
 
@@ -34,6 +37,7 @@ class PACFL(OneShot):
     cut: str = choice("silhouette", *CUTS)
     clusters: int = number(2, ge=1)
     threshold: float = number(10.0, ge=0)  # degrees
+    recluster: bool = False  # newcomers: extend the matrix and cut it anew (PME), instead of joining the nearest
     local: Local = Local()
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
@@ -44,3 +48,29 @@ class PACFL(OneShot):
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
         """Phi(U_i, U_j) in degrees."""
         return ANGLES[self.angle](*(Ragged(side["basis"], side["basis_length"]) for side in (a, b)))
+
+    def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
+        """Join the nearest cluster; or, by `recluster`, extend the proximity matrix (Alg. 2) and cut it as before.
+
+        A new cut may move old clients: the clusters keep the labels, and so the models, of most of their old members.
+        """
+        evidence = state.evidence
+        if not self.recluster:
+            return super().admit(fed, state, newcomers)
+        asked = newcomers._replace(round=SIGNATURE_ROUND, phase="signature")
+        who, new = self.describe(fed, asked, tree.to(evidence["anchor"], fed.device))
+        strangers = ~torch.isin(who, evidence["who"])
+        who, new = who[strangers], tree.take(new, strangers)
+        across, among = self.apart(new, evidence["signature"], evidence), self.apart(new, new, evidence)
+        above, below = torch.cat([evidence["proximity"], across.T], 1), torch.cat([across, among], 1)
+        distance = symmetric(torch.cat([above, below]))
+        everybody = torch.cat([evidence["who"], who])
+        links = linkage(distance, self.linkage)
+        found = overlapping(by_value(links, float(evidence["cut"])).labels, state.labels[everybody])
+        labels = state.labels.clone()
+        labels[everybody] = found
+        extra = int(found.max()) + 1 - tree.count(state.models)
+        anchor = tree.to(tree.stack([evidence["anchor"]]), fed.device)
+        grown = {"who": everybody, "signature": joined(evidence["signature"], new), "proximity": distance,
+                 "linkage": links}
+        return State(tree.cat([state.models, *[anchor] * extra]), labels, evidence | grown)
