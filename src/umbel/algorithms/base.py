@@ -10,6 +10,7 @@ from torch import Tensor
 from umbel import tasks, tree
 from umbel.data.clients import Work
 from umbel.federation import Cohort, Federation, Heard
+from umbel.signatures import losses
 from umbel.tasks import Loop
 from umbel.tree import Held, Stack, Tree
 
@@ -95,6 +96,19 @@ def one_cluster(fed: Federation, seed: int) -> State:
     """One fresh model for everybody who is there."""
     models = tree.to(tree.stack([fed.net.init(seed)]), fed.device)
     return State(models, torch.where(fed.online, 0, -1))
+
+
+def name_order(fed: Federation, ids: Tensor) -> Tensor:
+    """Positions in `ids`, sorted by name: clusters are numbered in this order, wherever clients stand."""
+    return torch.tensor(sorted(range(len(ids)), key=lambda p: fed.names[int(ids[p])]), dtype=torch.long)
+
+
+def choose_by_loss(fed: Federation, state: State, cohort: Cohort) -> State:
+    """Each of the cohort joins the model with the least mean loss on its training rows; none founds a cluster."""
+    heard = fed.map(losses, cohort, shared={"models": state.models}, k=tree.count(state.models))
+    labels = state.labels.clone()
+    labels[heard.ids] = heard.answers["losses"].argmin(1).cpu()
+    return replace(state, labels=labels)
 
 
 def can_remember(fed: Federation) -> bool:

@@ -6,28 +6,42 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from umbel import tree
-from umbel.algorithms.base import State
-from umbel.federation import Federation
+from umbel import tasks, tree
+from umbel.algorithms.base import Local, State, name_order
+from umbel.clusterers import canonical, means
+from umbel.federation import Cohort, Federation
+from umbel.proximity import euclidean
 from umbel.tree import Tree
 
 FAR = 1.5  # like nobody: this many times farther from every centre than the farthest member is from its own
 
 
-def centre_evidence(points: Tensor, labels: Tensor, centres: Tensor, away: Tensor, anchor: Tree) -> Tree:
-    """What newcomers are measured by; `away` (n, k) are the members' distances to all centres.
+Measure = Callable[[Tensor, Tensor], Tensor]  # points (m, d), centres (k, d) -> distances (m, k)
+
+
+def centred(fed: Federation, ids: Tensor, points: Tensor, found: Tensor, anchor: Tree,
+            measure: Measure) -> tuple[Tensor, Tree]:
+    """Clusters of points numbered by their clients' names, and what newcomers are measured by.
 
     A member pulls its centre towards itself, a newcomer does not: from the centre of the others it is n / (n - 1)
     times farther.
     """
-    own = away[torch.arange(len(points)), labels].double().cpu()
+    labels = canonical(found, name_order(fed, ids))
+    centres = means(points, labels)
+    own = measure(points, centres)[torch.arange(len(points)), labels].double().cpu()
     members = torch.bincount(labels)[labels]
     cut = FAR * (own * members / (members - 1).clamp(min=1)).max()
-    return {"centres": centres.cpu(), "cut": cut, "anchor": tree.to(anchor, "cpu")}
+    return labels, {"centres": centres.cpu(), "cut": cut, "anchor": tree.to(anchor, "cpu")}
 
 
-def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor,
-                 measure: Callable[[Tensor, Tensor], Tensor]) -> State:
+def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Local) -> State:
+    """Newcomers train from the model that the others' weights came from, and join the nearest centre."""
+    heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=local.work, keep=False,
+                    shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **local.options)
+    return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
+
+
+def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, measure: Measure) -> State:
     """Each of `who` joins its nearest centre, or founds a cluster around itself, which the next one may join."""
     labels, models, evidence = state.labels.clone(), state.models, state.evidence
     centres = evidence["centres"]

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, number, one_cluster, train_from_clusters
+from umbel.algorithms.base import Algorithm, Local, State, choose_by_loss, number, one_cluster, train_from_clusters
 from umbel.clusterers import bipartition
 from umbel.federation import Cohort, Federation, Heard, NobodyAnswered
 from umbel.proximity import cosine, symmetric
-from umbel.signatures import losses
 from umbel.tree import Stack
 
 
@@ -99,10 +98,7 @@ class CFL(Algorithm):
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """The model with the least mean loss on the newcomer's training rows."""
-        heard = fed.map(losses, newcomers, shared={"models": state.models}, k=tree.count(state.models))
-        labels = state.labels.clone()
-        labels[heard.ids] = heard.answers["losses"].argmin(1).cpu()
-        return replace(state, labels=labels)
+        return choose_by_loss(fed, state, newcomers)
 
 
 def _updates(heard: Heard, models: Stack, held: Tensor) -> Tensor:

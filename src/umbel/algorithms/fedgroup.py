@@ -11,9 +11,9 @@ from torch import Tensor
 
 from umbel import tasks, tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
-from umbel.algorithms.centres import centre_evidence, join_nearest
+from umbel.algorithms.centres import centred, join_nearest
 from umbel.algorithms.oneshot import updates
-from umbel.clusterers import canonical, kmeans, means
+from umbel.clusterers import kmeans
 from umbel.data.clients import Work
 from umbel.federation import Cohort, Federation
 from umbel.proximity import cosine
@@ -39,13 +39,9 @@ class FedGroup(Algorithm):
         who, moved = self._updates(fed, torch.tensor(sorted(first)), anchor)
         directions = torch.linalg.svd(moved, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
         found, _ = kmeans(1 - cosine(moved, directions), self.clusters, seed)  # EDC: cosines with the directions
-        order = torch.tensor(sorted(range(len(who)), key=lambda p: fed.names[int(who[p])]))
-        found = canonical(found, order)
-        centres = means(moved, found)
         labels = torch.full((len(fed.names),), -1)
-        labels[who] = found
-        evidence = centre_evidence(moved, found, centres, cosine(moved, centres), anchor)
-        return State(tree.cat([state.models] * len(centres)), labels, evidence)
+        labels[who], evidence = centred(fed, who, moved, found, anchor, cosine)
+        return State(tree.cat([state.models] * len(evidence["centres"])), labels, evidence)
 
     def _updates(self, fed: Federation, ids: Tensor, anchor: Params) -> tuple[Tensor, Tensor]:
         heard = fed.map(tasks.train, Cohort(ids, 0, "signature"), shared={"model": anchor}, keep=False,

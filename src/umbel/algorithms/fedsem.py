@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from umbel import tasks, tree
+from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, number, one_cluster, train_from_clusters
-from umbel.algorithms.centres import centre_evidence, join_nearest
-from umbel.clusterers import canonical, kmeans, means
+from umbel.algorithms.centres import centred, join_by_weights
+from umbel.clusterers import kmeans
 from umbel.federation import Cohort, Federation
 from umbel.proximity import euclidean
 
@@ -40,11 +40,9 @@ class FedSEM(Algorithm):
         size = heard.answers["size"] if self.weighted else torch.ones(len(heard.ids))
         labels = state.labels.clone()
         if "anchor" not in state.evidence:
-            order = torch.tensor(sorted(range(len(heard.ids)), key=lambda p: fed.names[int(heard.ids[p])]))
-            found = canonical(kmeans(points, self.clusters, fed.seed)[0], order)
-            centres = means(points, found)
-            evidence = centre_evidence(points, found, centres, euclidean(points, centres), tree.take(state.models, 0))
-            state = replace(state, models=tree.cat([state.models] * len(centres)), evidence=evidence)
+            found, _ = kmeans(points, self.clusters, fed.seed)
+            found, evidence = centred(fed, heard.ids, points, found, tree.take(state.models, 0), euclidean)
+            state = replace(state, models=tree.cat([state.models] * len(evidence["centres"])), evidence=evidence)
             labels = torch.full_like(labels, -1)  # who was not asked is placed by `admit`
             labels[heard.ids] = found
         elif not self.freeze or cohort.round < self.freeze:
@@ -56,6 +54,4 @@ class FedSEM(Algorithm):
         """Train from the first model; join the nearest of the first centres, since these began there too."""
         if "anchor" not in state.evidence:
             return super().admit(fed, state, newcomers)
-        heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=self.local.work, keep=False,
-                        shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **self.local.options)
-        return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
+        return join_by_weights(fed, state, newcomers, self.local)

@@ -3,15 +3,14 @@
 Ghosh et al. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020. https://arxiv.org/abs/2006.04088
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, choice, clustered_round, number
+from umbel.algorithms.base import Algorithm, Local, State, choice, choose_by_loss, clustered_round, number
 from umbel.federation import Cohort, Federation
 from umbel.seeds import generator
-from umbel.signatures import losses
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,4 @@ class IFCA(Algorithm):
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """j_i = argmin_j F_i(w_j) on training rows. A newcomer never founds a cluster: some model fits least badly."""
-        heard = fed.map(losses, newcomers, shared={"models": state.models}, k=tree.count(state.models))
-        labels = state.labels.clone()
-        labels[heard.ids] = heard.answers["losses"].argmin(1).cpu()
-        return replace(state, labels=labels)
+        return choose_by_loss(fed, state, newcomers)

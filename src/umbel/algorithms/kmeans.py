@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from umbel import tasks, tree
+from umbel import tree
 from umbel.algorithms.base import (
     Algorithm,
     Local,
@@ -20,8 +20,8 @@ from umbel.algorithms.base import (
     one_cluster,
     train_from_clusters,
 )
-from umbel.algorithms.centres import centre_evidence, join_nearest
-from umbel.clusterers import canonical, kmeans, means
+from umbel.algorithms.centres import centred, join_by_weights
+from umbel.clusterers import kmeans
 from umbel.federation import Cohort, Federation, Heard
 from umbel.proximity import euclidean
 from umbel.tree import Stack
@@ -52,18 +52,13 @@ class KMeans(Algorithm):
         """k-means of the flat weights; every cluster starts from the global model."""
         points = tree.flat(heard.answers["model"])
         found, _ = kmeans(points, self.clusters, fed.seed)
-        order = torch.tensor(sorted(range(len(heard.ids)), key=lambda p: fed.names[int(heard.ids[p])]))
-        found = canonical(found, order)
+        found, evidence = centred(fed, heard.ids, points, found, tree.take(sent, 0), euclidean)
         labels = torch.full_like(state.labels, -1)
         labels[heard.ids] = found
-        centres = means(points, found)
-        evidence = centre_evidence(points, found, centres, euclidean(points, centres), tree.take(sent, 0))
-        return State(tree.cat([state.models] * len(centres)), labels, evidence)
+        return State(tree.cat([state.models] * len(evidence["centres"])), labels, evidence)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """Train from the model that the others' weights came from; join the nearest centre."""
         if "centres" not in state.evidence:
             return super().admit(fed, state, newcomers)
-        heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=self.local.work, keep=False,
-                        shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **self.local.options)
-        return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
+        return join_by_weights(fed, state, newcomers, self.local)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order
 from umbel.clusterers import canonical, linkage
 from umbel.federation import Cohort, Federation, Heard
 from umbel.proximity import symmetric
@@ -78,9 +78,8 @@ class OneShot(Algorithm):
         evidence |= self.scale(signature)
         evidence["proximity"] = symmetric(self.apart(signature, signature, evidence))
         choice, extra = self.group(fed, evidence["proximity"], evidence)
-        order = torch.tensor(sorted(range(len(who)), key=lambda p: fed.names[int(who[p])]))
         labels = torch.full((len(fed.names),), -1)
-        labels[who] = canonical(choice.labels, order)
+        labels[who] = canonical(choice.labels, name_order(fed, who))
         evidence |= extra | {"cut": torch.tensor(choice.cut, dtype=torch.float64), "sweep": choice.curve}
         models = first_models(fed, state.models, int(labels.max()) + 1, self.start)
         return State(models, labels, evidence)
