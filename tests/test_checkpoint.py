@@ -358,7 +358,7 @@ def test_every_result_has_the_same_keys(method: str, tmp_path: Path) -> None:
     assert set(result["rounds"]) == {"pretrain", "after"}
     assert {"name", "parameters"} <= set(result["model"])
     assert set(result["clusters"]) == {"count", "labels", "truth", "ari", "ami", "homogeneity", "completeness",
-                                       "v_measure", "unplaced"}
+                                       "v_measure", "unplaced", "why"}
     kinds = {"cluster_model", "fine_tuned", "last_local"}
     assert set(result["accuracy"]) == kinds | {"missing"}
     for kind in kinds - set(result["accuracy"]["missing"]):

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from umbel import compare as comparison
 from umbel import newcomer, screen
-from umbel.algorithms import ALGORITHMS
+from umbel.algorithms import ALGORITHMS, Algorithm
 from umbel.checkpoint import read_json, to_bytes, write_atomically
 from umbel.data import scenarios
 from umbel.data.sources import DATASETS
@@ -300,8 +300,13 @@ def _show(info: dict[str, Any], folder: Path) -> None:
 
 
 def _methods() -> tuple[list[str], list[list[str]]]:
+    def idea(kind: type[Algorithm]) -> str:
+        """The sentence that its file opens with, without the name before the colon."""
+        first = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0].splitlines()[0]
+        return first.partition(": ")[2] or first
+
     return ["method", "what it is", "settings"], [
-        [name, (kind.__doc__ or "").splitlines()[0], ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
+        [name, idea(kind), ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
     ]
 
 

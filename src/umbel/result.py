@@ -136,8 +136,19 @@ def _clusters(fed: Federation, state: State) -> dict[str, Any]:
     return {
         "count": len({labels[i] for i in placed}), "labels": dict(zip(fed.names, labels, strict=True)),
         "truth": dict(zip(fed.names, truth, strict=True)) if truth else None, **agreement,
-        "unplaced": len(labels) - len(placed),
+        "unplaced": len(labels) - len(placed), "why": _why(state),
     }
+
+
+def _why(state: State) -> dict[str, Any]:
+    """What the method says of its own choice, as far as it fits a line; the whole evidence is in its file."""
+    names = [name for name in ("cut", "hopkins", "variation") if name in state.evidence]
+    found: dict[str, Any] = {name: state.evidence[name].tolist() for name in names}
+    curve = state.evidence.get("sweep")
+    if curve is not None and bool((curve[:, 3] == 1).any()):
+        found["score"] = float(curve[curve[:, 3] == 1][0, 2])
+        found["tried"] = len(curve)
+    return found
 
 
 def _accuracy(algorithm: Algorithm, fed: Federation, state: State, records: list[dict[str, Any]],

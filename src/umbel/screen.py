@@ -102,9 +102,19 @@ def result_lines(info: Mapping[str, Any]) -> list[str]:
     lost = f"  Answers lost: {', '.join(f'{n} {why}' for why, n in info['lost'].items())}." if info["lost"] else ""
     return [
         f"Clusters: {clusters['count']}{truth}{unplaced}.{lost}",
+        *_why(clusters["why"]),
         f"Moved: {size(moved['down'])} to the clients, {size(moved['up'])} from them.",
         f"Time: {seconds['total']:.1f} s, {seconds['per_round']:.2f} s a round, on {info['device']}.",
     ]
+
+
+def _why(why: Mapping[str, Any]) -> list[str]:
+    parts = [f"cut at {why['cut']:.4g}"] if "cut" in why else []
+    parts += [f"score {why['score']:.3f}, of {why['tried']} partitions tried"] if why.get("tried", 0) > 1 else []
+    if "hopkins" in why:
+        pull, push = why["variation"]
+        parts.append(f"Hopkins {why['hopkins']:.2f}, c_v of pull and push {pull:.2f} and {push:.2f}")
+    return [f"Why: {'; '.join(parts)}."] if parts else []
 
 
 def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
