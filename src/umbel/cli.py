@@ -1,5 +1,6 @@
 """The command line: `umbel run`, `umbel compare`, `umbel list`."""
 
+import os
 import re
 import shlex
 import sys
@@ -58,6 +59,7 @@ Rate = Annotated[float | None, _of_training("--lr", help="Local learning rate. D
 Seed = Annotated[int | None, _of_run(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
 Engine = Annotated[str | None, _of_run(help="simulator, or loop for debugging. Default: simulator.")]
 Device = Annotated[str | None, _of_run(help="auto, cpu or cuda. Default: auto.")]
+Workers = Annotated[int | None, _of_run(min=1, help="Processes for long training on a CPU. Default: one a core.")]
 EvalEvery = Annotated[int | None, _of_run(help="Test every so many rounds. Default: 1.")]
 AverageLast = Annotated[int | None, _of_run(help="Average the cluster model's accuracy over the last rounds.")]
 FineTune = Annotated[int | None, _of_training(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
@@ -78,8 +80,8 @@ def run(
     join: Join = None, leave: Leave = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None,
-    device: Device = None, eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
-    setting: Setting = None, out: Out = None,
+    device: Device = None, workers: Workers = None, eval_every: EvalEvery = None, average_last: AverageLast = None,
+    fine_tune: FineTune = None, setting: Setting = None, out: Out = None,
     resume: Annotated[bool, _of_run("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -106,6 +108,7 @@ def run(
     else:
         assert experiment is not None
         session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir)
+    session.fed.workers = workers or _cores()
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
     _play(session, session.experiment.method, quiet, f"Go on with: {shlex.join(again)}")
@@ -120,7 +123,8 @@ def compare(
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None,
     seeds: Annotated[int, _of_run(min=1, help="How many seeds, from --seed on.")] = 1,
-    engine: Engine = None, device: Device = None, eval_every: EvalEvery = None, average_last: AverageLast = None,
+    engine: Engine = None, device: Device = None, workers: Workers = None, eval_every: EvalEvery = None,
+    average_last: AverageLast = None,
     fine_tune: FineTune = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same partitions, first weights, cohorts and batches; show them side by side.
@@ -139,6 +143,7 @@ def compare(
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
     width = max(map(len, methods))
     for session in comparison.sessions(plan, folder, data_dir):
+        session.fed.workers = workers or _cores()
         _play(session, f"{session.experiment.method:{width}} seed {session.experiment.seed}", quiet, again)
     lines = comparison.table(folder, plan)
     comparison.write(folder, lines)
@@ -280,6 +285,11 @@ def _to_resume(experiment: Experiment | None, out: Path | None) -> Path:
     return unfinished[-1]
 
 
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _play(session: Session, name: str, quiet: bool, again: str) -> None:
     """Run a session to its end; Ctrl-C keeps the checkpoint and says how to go on."""
     try:
@@ -287,6 +297,7 @@ def _play(session: Session, name: str, quiet: bool, again: str) -> None:
             pass
         session.finish()
     except KeyboardInterrupt:
+        session.fed.close()
         done = session.saved.round + 1 if session.saved else 0
         _fail(f"Interrupted after {done} of {session.total} rounds. {again}", 130)
 

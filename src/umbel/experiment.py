@@ -195,8 +195,19 @@ def simulate(
     device: str = "auto",
     test_mode: str | None = None,
     data_dir: str | Path | None = None,
+    workers: int = 1,
 ) -> LocalEngine:
-    """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself."""
+    """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
+
+    `workers` processes share long training on a CPU; the result does not depend on how many there are.
+    """
+    fed = _simulate(data, scenario, clients, model, seed, engine, device, test_mode, data_dir)
+    fed.workers = workers
+    return fed
+
+
+def _simulate(data: str | Dataset | Population, scenario: str, clients: int | None, model: Network | None, seed: int,
+              engine: str, device: str, test_mode: str | None, data_dir: str | Path | None) -> LocalEngine:
     if isinstance(data, str):
         name = model if isinstance(model, str) else None
         named = None if data in SCENARIOS and SCENARIOS[data].brings_data else data

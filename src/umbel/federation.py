@@ -102,6 +102,7 @@ class Federation(ABC):
         self.setup: dict[str, Any] = {}  # how to build this federation again: fields of an Experiment
         self.facts: dict[str, Any] = {}  # what a result says of it: data, partition, true groups
         self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
+        self.workers = 1  # processes that an engine may share the work with
         self.watch: Watch = lambda phase, done, asked: None
         self._allowed = {"train", "fit", "validation"}
 
@@ -120,6 +121,9 @@ class Federation(ABC):
     @abstractmethod
     def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
         """Give clients back what `memory` told."""
+
+    def close(self) -> None:  # noqa: B027 (most engines hold nothing)
+        """Let go of what an engine holds outside this process."""
 
     def testing(self) -> Self:
         """A view through which test rows can be asked for. For `evaluate` only: methods never see them."""

@@ -59,6 +59,7 @@ class Result:
             "engine": fed.setup.get("engine"),
             "device": fed.device.type,
             "precision": "float32",
+            "workers": fed.workers,
             "headline": algorithm.headline,
             "clusters": _clusters(fed, state),
             "accuracy": _accuracy(algorithm, fed, state, records, choices),

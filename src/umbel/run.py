@@ -235,6 +235,7 @@ class Session:
         result = Result.of(self.algorithm, self.fed, self.saved.state, self.saved.records, self._choices)
         self.folder.finish(result.info, result.clusters_table())
         self.folder.close()
+        self.fed.close()
         return result
 
 

@@ -13,12 +13,15 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.data.clients import IntArray, Population
+from umbel.engines.crew import Crew, can_leave_home
 from umbel.engines.local import LocalEngine, one_thread, padded, values
 from umbel.federation import Answered, Call, Silent
 from umbel.models import Batch, Model
 from umbel.tasks import TASKS, Client, Loop, Rows
 from umbel.tree import Held, Tree
 
+STEP, FLOP = 3e-4, 5e-11  # seconds: of a step's overhead, of one multiplication in it (a rough core)
+WORTH = 5.0  # seconds of work that pay for starting worker processes
 GIB = 2**30
 BUDGET = {"cpu": 1 * GIB, "cuda": 16 * GIB}  # declared, never asked of the machine: widths decide the last bits
 SMALL = 50_000  # parameters: up to here vectorised steps win on a CPU (benchmarks/engines.py)
@@ -37,6 +40,7 @@ class Simulator(LocalEngine):
         pays = self.device.type != "cpu" or net.parameters <= SMALL
         self.vectorise = pays if vectorise is None else vectorise
         self.budget = budget or BUDGET.get(self.device.type, GIB)
+        self.crews: list[Crew] = []  # at most one, shared by all views of this federation
 
     def perform(self, call: Call) -> Iterator[Answered | Silent]:
         """Training together where that pays, rows once per model, the rest one client at a time."""
@@ -45,8 +49,30 @@ class Simulator(LocalEngine):
                 yield Answered(positions, send)
         elif isinstance(call.task, Rows):
             yield from self._score(call)
+        elif isinstance(call.task, Loop) and self._worth_a_crew(call):
+            yield from self._crew().perform(call)
         else:
             yield from self.one_by_one(call)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        for crew in self.crews:
+            crew.close()
+
+    def _crew(self) -> Crew:
+        """The worker processes, started when they are first needed, and anew after an interruption."""
+        if not self.crews or not self.crews[-1].close.alive:
+            self.crews[:] = [Crew(self.clients, self.net, self.workers)]
+        return self.crews[-1]
+
+    def _worth_a_crew(self, call: Call) -> bool:
+        """More than five seconds of training on one core, by a rule that knows the work and not the machine."""
+        if self.workers < 2 or self.device.type != "cpu" or not can_leave_home(self.net, call.task):  # type: ignore[arg-type]
+            return False
+        rows = [len(self.clients.rows(i, call.work.rows)) for i in call.cohort.ids.tolist()]
+        batch = call.work.batch or max(rows, default=1)
+        steps = sum(call.work.steps or call.work.epochs * -(-size // batch) for size in rows)
+        return steps * (STEP + FLOP * 6 * self.net.parameters * batch) > WORTH
 
     # Training ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,71 @@
+"""A worker process: trains one client at a time for the simulator that started it, and knows no more than a node would.
+
+It reads a job from its standard input and writes the answer to its standard output: a line of JSON, then tensors as
+safetensors. A task is looked up by name; nothing that comes in is imported or evaluated.
+"""
+
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from umbel import models, tree
+from umbel.data.clients import Pool, Population, Work
+from umbel.engines.local import LocalClients
+from umbel.federation import Call, Cohort
+from umbel.tasks import TASKS
+from umbel.tree import Tree
+
+
+def send(pipe: IO[bytes], header: dict[str, Any], values: Tree) -> None:
+    """A line of JSON and a block of tensors."""
+    content = save_tensors({name: leaf.contiguous().clone() for name, leaf in tree.named(values).items()})
+    pipe.write(json.dumps(header | {"size": len(content)}).encode() + b"\n" + content)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], Tree] | None:
+    """What `send` wrote at the other end, or None when that end is closed."""
+    line = pipe.readline()
+    if not line:
+        return None
+    header = json.loads(line)
+    return header, tree.nested(load_tensors(pipe.read(header["size"])))
+
+
+def clients_from(folder: Path) -> tuple[LocalClients, models.Model]:
+    """The population that the simulator wrote down; pixels are mapped, so all workers share one copy."""
+    told = json.loads((folder / "told.json").read_text())
+    with np.load(folder / "rows.npz", allow_pickle=False) as held:
+        train = np.split(held["train"], held["ends"][:-1])
+    pool = Pool(np.load(folder / "x.npy", mmap_mode="c"), np.load(folder / "y.npy", mmap_mode="c"))
+    nobody = [np.empty(0, dtype=np.int64)] * len(train)
+    people = Population(pool, train, nobody, np.zeros(len(train), dtype=np.int64), told["classes"], told["names"])
+    net = models.build(told["model"], tuple(told["shape"]), told["classes"], told["mean"], told["std"])
+    return LocalClients(people, told["seed"], torch.device("cpu")), net
+
+
+def main(folder: str) -> None:
+    """Work until the simulator closes the pipe."""
+    clients, net = clients_from(Path(folder))
+    torch.set_num_threads(1)
+    out, sys.stdout = sys.stdout.buffer, sys.stderr  # a stray print must not end up among the answers
+    while (job := receive(sys.stdin.buffer)) is not None:
+        header, values = job
+        i, name = header["client"], clients.population.names[header["client"]]
+        cohort = Cohort(torch.tensor([i]), header["round"], header["phase"])
+        options = {key: tuple(value) if isinstance(value, list) else value for key, value in header["options"].items()}
+        each = {key: leaf[None] if torch.is_tensor(leaf) else tree.stack([leaf])
+                for key, leaf in values.get("inputs", {}).items()}
+        clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
+        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), {}, each, options)
+        sent = clients.answer(net, call, 0)
+        kept = clients.diary.pages.get(name, {}).get(header["round"], {})
+        with suppress(BrokenPipeError):  # the simulator is gone; the next read says so
+            send(out, {}, {"send": sent} | ({"keep": kept} if kept else {}))
