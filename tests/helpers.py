@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,12 +21,16 @@ from umbel.algorithms import (
     FedAvgFT,
     FedClust,
     FedGroup,
+    FedNova,
     FedProx,
     FedSEM,
     FedSoft,
     KMeans,
+    LGFedAvg,
     Local,
     Oracle,
+    PerFedAvg,
+    Scaffold,
     Solo,
     State,
 )
@@ -121,6 +125,13 @@ ALL: dict[str, Entry] = {
     "fedavg": Entry(lambda local, truth: FedAvg(local), _averaging, lambda local, n: FedAvg(local)),
     "fedprox": Entry(lambda local, truth: FedProx(0.1, local), _averaging, lambda local, n: FedProx(0.0, local)),
     "fedavg-ft": Entry(lambda local, truth: FedAvgFT(local), _averaging, lambda local, n: FedAvgFT(local)),
+    "fednova": Entry(lambda local, truth: FedNova(local),  # + 8: the number of steps
+                     lambda model: _plus(_averaging(model), (0, 2 * M * 8))),
+    "scaffold": Entry(lambda local, truth: Scaffold(replace(local, momentum=0.0)),  # model and control, both ways
+                      lambda model: (2 * M * 2 * model, 2 * M * (2 * model + 8))),
+    "perfedavg": Entry(lambda local, truth: PerFedAvg(outer=0.1, local=replace(local, momentum=0.0)), _averaging),
+    "lg": Entry(lambda local, truth: LGFedAvg(1, local=local), lambda model: _training(2 * M, HEAD),
+                lambda local, n: LGFedAvg(9, local=local)),
     "solo": Entry(lambda local, truth: Solo(local), lambda model: (0, 2 * M * 8)),
     "oracle": Entry(lambda local, truth: Oracle(truth, local), _averaging, lambda local, n: Oracle((0,) * n, local),
                     finds_truth=True),

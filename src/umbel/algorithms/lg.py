@@ -1,0 +1,68 @@
+"""LG-FedAvg: some layers are shared and averaged, the others stay with each client.
+
+Liang et al. Think Locally, Act Globally: Federated Learning with Local and Global Representations. 2020.
+https://arxiv.org/abs/2001.01523
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from umbel.algorithms.base import Algorithm, Local, State, choice, clustered_round, number, one_cluster
+from umbel.federation import Cohort, Federation
+from umbel.models import Model
+from umbel.tasks import COUNT, Client, Loop, Plain, Reply, a_model, begin_sgd, like, register, send_model, sgd_step
+from umbel.tree import Params, Tree
+
+
+def _first_model(net: Model, seed: int) -> Tree:
+    return {"last": net.init(seed)}
+
+
+def _begin(net: Model, client: Client, *, model: Params, **options: Any) -> tuple[Tree, Tree]:
+    return begin_sgd(net, client, model={**client.memory["last"], **model}, **options)
+
+
+def _shared(net: Model, *, send: tuple[str, ...], **_: Any) -> Tree:
+    whole = like(net.zeros())
+    return {"model": {name: whole[name] for name in send}, "size": COUNT}
+
+
+def _merge(net: Model, client: Client, *, model: Params, **_: Any) -> Reply:
+    return Reply({"model": {**client.memory["last"], **model}, "size": client.size})
+
+
+merged_train = register(Loop("merged_train", _begin, sgd_step, send_model, answers=_shared, memory=_first_model))
+merged = register(Plain("merged", _merge, answers=a_model, memory=_first_model))
+"""The client's own layers with the shared ones that it was sent."""
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Algorithm):
+    """Local and global layers.
+
+    PACFL's reading, the default: the last two layers are global and the rest local. The original's code for CIFAR keeps
+    the first ones global instead: `end="first"`. Every client starts from the same random model.
+    """
+
+    layers: int = number(2, ge=1)  # how many are global; more than there are = FedAvg
+    end: str = choice("last", "last", "first")
+    local: Local = Local()
+
+    own: ClassVar[tuple[str, ...]] = ("merged",)
+    headline: ClassVar[str] = "last_local"
+    has_cluster_model: ClassVar[bool] = False
+
+    def names(self, net: Model) -> tuple[str, ...]:
+        """Parameters of the global layers."""
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name, _ in net.module.named_parameters()))
+        chosen = layers[-self.layers :] if self.end == "last" else layers[: self.layers]
+        return tuple(name for name, _ in net.module.named_parameters() if name.rpartition(".")[0] in chosen)
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """The global layers of one random model."""
+        state = one_cluster(fed, seed)
+        return State({name: state.models[name] for name in self.names(fed.net)}, state.labels)
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """FedAvg of the global layers; the local ones never travel."""
+        return clustered_round(fed, state, cohort, self.local, merged_train, send=self.names(fed.net), keep=True)

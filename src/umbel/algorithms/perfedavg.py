@@ -1,0 +1,73 @@
+"""Per-FedAvg: learn a model from which one step of a client's own training goes far.
+
+Fallah et al. Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach.
+NeurIPS 2020. https://arxiv.org/abs/2002.07948
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from umbel import tree
+from umbel.algorithms.base import Algorithm, Local, State, choice, number, one_cluster
+from umbel.federation import Cohort, Federation
+from umbel.models import Batch, Model
+from umbel.tasks import Client, Loop, register, send_model
+from umbel.tree import Held, Params, Tree
+
+NUDGE = 1e-3  # delta of the Hessian-free difference
+
+
+def _begin(net: Model, client: Client, *, model: Params, **_: Any) -> tuple[Tree, Tree]:
+    return {"model": model}, {}
+
+
+def _part(batch: Batch, which: int, size: int) -> Batch:
+    rows = slice(which * size, (which + 1) * size)
+    return Batch(batch.x[rows], batch.y[rows], None if batch.live is None else batch.live[rows])
+
+
+def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, outer: float, size: int,
+          hessian_free: bool, **_: Any) -> Tree:
+    first, second, third = (_part(batch, which, size) for which in range(3))
+    if not len(second.y) or (hessian_free and not len(third.y)):
+        return carry  # a short last batch has no second half: no step
+    model = carry["model"]
+    ahead = tree.plus(model, net.gradient(model, first), -lr)  # w~ = w - alpha g(w; D1)
+    slope = net.gradient(ahead, second)  # g(w~; D2)
+    if hessian_free:  # (I - alpha H(w; D3)) slope
+        there, here = (net.gradient(tree.plus(model, slope, way), third) for way in (NUDGE, -NUDGE))
+        slope = tree.plus(slope, tree.minus(there, here), -lr / (2 * NUDGE))
+    return {"model": tree.plus(model, slope, -outer)}  # w <- w - beta ...
+
+
+meta_train = register(Loop("meta_train", _begin, _step, send_model))
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Algorithm):
+    """First-order model-agnostic meta-learning, judged after adaptation.
+
+    Plain SGD in both steps: momentum, as in some public codes, contaminates one with the other. `local.lr` is alpha,
+    the step that adapts; batches are drawn as pairs (triples, Hessian-free).
+    """
+
+    outer: float = number(0.001, gt=0)  # beta
+    order: str = choice("first", "first", "hessian-free")
+    local: Local = Local(momentum=0.0)
+
+    headline: ClassVar[str] = "fine_tuned"
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """One random model."""
+        return one_cluster(fed, seed)
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """FedAvg's round with another local step."""
+        parts = 2 if self.order == "first" else 3
+        heard = fed.map(
+            meta_train, cohort, work=self.local.work._replace(batch=parts * self.local.batch),
+            each={"model": Held(state.models, state.labels[cohort.ids])}, lr=self.local.lr, outer=self.outer,
+            size=self.local.batch, hessian_free=parts == 3,
+        )
+        models = tree.mean_by(heard.answers["model"], state.labels[heard.ids], heard.answers["size"], state.models)
+        return State(models, state.labels, state.evidence)

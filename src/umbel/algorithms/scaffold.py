@@ -1,0 +1,77 @@
+"""SCAFFOLD: correct each client's drift by control variates.
+
+Karimireddy et al. SCAFFOLD: Stochastic Controlled Averaging for Federated Learning. ICML 2020.
+https://arxiv.org/abs/1910.06378 (Algorithm 1, option II)
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from umbel import tree
+from umbel.algorithms.base import Algorithm, Local, State, can_remember, one_cluster
+from umbel.federation import Cohort, Federation
+from umbel.models import Batch, Model
+from umbel.tasks import COUNT, Client, Loop, Reply, begin_sgd, descend, like, register
+from umbel.tree import Params, Tree
+
+
+def _begin(net: Model, client: Client, *, model: Params, control: Params, **options: Any) -> tuple[Tree, Tree]:
+    carry, _ = begin_sgd(net, client, model=model, **options)
+    return carry, {"start": model, "shift": tree.minus(control, client.memory["control"])}  # c - c_i
+
+
+def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float, **_: Any) -> Tree:
+    return descend(carry, tree.plus(net.gradient(carry["model"], batch), fixed["shift"]), lr, momentum)
+
+
+def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, *, lr: float, momentum: float, keep: bool,
+            **_: Any) -> Reply:
+    way = client.steps.clamp(min=1) * lr / (1 - momentum)  # K lr, with the gain of momentum
+    model, start = carry["model"], fixed["start"]
+    change = {name: (start[name] - model[name]) / way - fixed["shift"][name] for name in model}  # c_i+ = c_i - c + ...
+    change = {name: leaf - client.memory["control"][name] for name, leaf in change.items()}
+    control = tree.plus(client.memory["control"], change)
+    last = {"last": model} if keep else {}
+    return Reply({"model": model, "control": change, "size": client.size}, keep={"control": control, **last})
+
+
+def _answers(net: Model, **_: Any) -> Tree:
+    return {"model": like(net.zeros()), "control": like(net.zeros()), "size": COUNT}
+
+
+controlled_train = register(Loop(
+    "controlled_train", _begin, _step, _finish, answers=_answers, memory=lambda net, seed: {"control": net.zeros()}))
+
+
+@dataclass(frozen=True)
+class ScaffoldState(State):
+    """With the server's control variate."""
+
+    control: Params = field(default_factory=dict)  # c
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """Federated averaging with control variates; without momentum, which the printed update does not foresee.
+
+    With momentum the length of a step is divided by 1 - momentum; public codes that leave this out diverge.
+    """
+
+    local: Local = Local(momentum=0.0)
+
+    state: ClassVar[type[State]] = ScaffoldState
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """One random model, no correction."""
+        start = one_cluster(fed, seed)
+        return ScaffoldState(start.models, start.labels, control=tree.to(fed.net.zeros(), fed.device))
+
+    def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
+        """w <- sum n_i w_i / sum n_i;  c <- c + sum of (c_i+ - c_i) / N."""
+        assert isinstance(state, ScaffoldState)
+        sent = {"model": tree.take(state.models, 0), "control": state.control}
+        heard = fed.map(controlled_train, cohort, work=self.local.work, shared=sent, keep=can_remember(fed),
+                        **self.local.options)
+        models = tree.mean_by(heard.answers["model"], state.labels[heard.ids], heard.answers["size"], state.models)
+        change = tree.each(lambda leaf: leaf.sum(0), heard.answers["control"])
+        return replace(state, models=models, control=tree.plus(state.control, change, 1 / len(fed.names)))
