@@ -19,7 +19,7 @@ from rich.table import Table
 from umbel import models
 from umbel.algorithms import FedAvg, Local
 from umbel.data.clients import Pool, Population
-from umbel.engines import LoopEngine, Simulator
+from umbel.engines import LoopEngine, Simulator, simulator
 from umbel.engines.local import one_thread
 from umbel.federation import Cohort, Federation
 
@@ -66,8 +66,10 @@ def main(
     clients: Annotated[int, typer.Option(help="Clients in a round.")] = 20,
     rows: Annotated[int, typer.Option(help="Training rows of each.")] = 500,
     repeats: Annotated[int, typer.Option(help="Timed repeats, after one that is not timed.")] = 3,
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
 ) -> None:
     """Print a table of times and ratios."""
+    simulator.WORTH = 0.0  # workers are to be seen even where they would not be worth their start
     table = Table(title=f"One epoch of {clients} clients × {rows} rows, batch 10, torch {torch.__version__}, 1 thread")
     for column in ("model", "parameters", "engine", "best (s)", "spread (s)", "× plain loop"):
         table.add_column(column, justify="left" if column in ("model", "engine") else "right")
@@ -78,7 +80,9 @@ def main(
                 "loop": LoopEngine(net, people),
                 "one by one": Simulator(net, people, vectorise=False),
                 "vectorised": Simulator(net, people, vectorise=True),
+                f"{workers} workers": Simulator(net, people, vectorise=False),
             }
+            engines[f"{workers} workers"].workers = workers
             base = timed(lambda net=net, people=people: plain(net, people), repeats)
             label = f"{name} {'×'.join(map(str, shape))}"
             table.add_row(label, f"{net.parameters:,}", "plain torch", f"{min(base):.2f}",
@@ -87,6 +91,7 @@ def main(
                 spans = timed(lambda fed=fed: one_round(fed), repeats)
                 table.add_row("", "", kind, f"{min(spans):.2f}", f"{max(spans) - min(spans):.2f}",
                               f"{min(base) / min(spans):.2f}")
+                fed.close()
     Console().print(table)
 
 

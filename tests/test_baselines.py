@@ -33,8 +33,6 @@ def mean(models, weights):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-
-
 def test_fednova_with_equal_steps_is_fedavg(momentum):
     """One full batch an epoch is the same number of steps for everybody."""
     local = Local(lr=0.1, momentum=momentum, epochs=3, batch=0)
@@ -133,8 +131,6 @@ def test_hessian_free_perfedavg_follows_the_exact_second_order():
 
 
 @pytest.mark.parametrize(("end", "shared"), [("last", "3"), ("first", "1")])
-
-
 def test_lg_shares_some_layers_and_keeps_the_others(end, shared):
     """Global layers are averaged by size, local ones are each client's own and never travel."""
     engine = fed()
