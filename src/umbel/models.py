@@ -66,6 +66,11 @@ class Model:
         """How many numbers an input is."""
         return int(torch.tensor(self.shape).prod())
 
+    @property
+    def convolves(self) -> bool:
+        """Whether there are convolutions in it, which gain little when clients are stacked on a CPU."""
+        return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in self.module.modules())
+
     @cached_property
     def activations(self) -> int:
         """How many numbers the layers put out for one input: the measure of a step's memory."""

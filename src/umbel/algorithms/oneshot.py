@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
 from umbel.clusterers import canonical, linkage
 from umbel.federation import Cohort, Federation, Heard
 from umbel.proximity import symmetric
@@ -51,8 +51,7 @@ class OneShot(Algorithm):
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""
-        models = tree.to(tree.stack([fed.net.init(seed)]), fed.device)
-        state = State(models, torch.where(fed.online, 0, -1))
+        state = one_cluster(fed, seed)
         return state if self.pretrain else self.form(fed, state, fed.online.nonzero().flatten())
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
@@ -102,7 +101,7 @@ class OneShot(Algorithm):
         away = self.apart(own, evidence["signature"], evidence)[0]
         counts = self.counts(state) & known
         label, nearest = nearest_cluster(away[counts], labels[evidence["who"][counts]], tree.count(models))
-        if label < 0 or nearest > self.reach(evidence):
+        if label < 0 or nearest > float(evidence["cut"]):
             label = tree.count(models)
             models = tree.cat([models, tree.to(tree.stack([evidence["anchor"]]), fed.device)])
         labels[client] = label
@@ -115,10 +114,6 @@ class OneShot(Algorithm):
     def counts(self, state: State) -> Tensor:
         """Which described clients a newcomer is compared with: all of them."""
         return torch.ones(len(state.evidence["who"]), dtype=torch.bool)
-
-    def reach(self, evidence: Tree) -> float:
-        """How far a newcomer may be from the nearest cluster and still belong to it."""
-        return float(evidence["cut"])
 
 
 CUTS = ("silhouette", "gap", "count", "value")

@@ -31,13 +31,13 @@ class Simulator(LocalEngine):
     """`map` is vectorised over clients, in chunks that fit a memory budget.
 
     `vectorise=None` decides by the model and the device alone: always on a GPU, on a CPU for models of at most
-    50,000 parameters. Without vectorising, results equal the loop engine's to the last bit.
+    50,000 parameters without convolutions. Without vectorising, results equal the loop engine's to the last bit.
     """
 
     def __init__(self, net: Model, population: Population, seed: int = 0, device: str | torch.device = "cpu", *,
                  vectorise: bool | None = None, budget: int | None = None) -> None:
         super().__init__(net, population, seed, device)
-        pays = self.device.type != "cpu" or net.parameters <= SMALL
+        pays = self.device.type != "cpu" or (net.parameters <= SMALL and not net.convolves)
         self.vectorise = pays if vectorise is None else vectorise
         self.budget = budget or BUDGET.get(self.device.type, GIB)
         self.crews: list[Crew] = []  # at most one, shared by all views of this federation
