@@ -1,4 +1,4 @@
-"""The contract of DESIGN: what holds for every method, on every engine. A method joins by one line in helpers.ALL."""
+"""The contract: what holds for every method, on every engine. A method joins it by one line in helpers.ALL."""
 
 from dataclasses import replace
 
