@@ -27,6 +27,9 @@ def _held_labels(net, client: Client, **_) -> Reply:
 held_labels = plain("held_labels", _held_labels, lambda net, **_: {
     "basis": Leaf((UpTo(3), 1)), "basis_class": Leaf((UpTo(3),), torch.int64)})
 misshapen = plain("misshapen", lambda net, client: Reply({"x": client.y.float()}), lambda net: {"x": Leaf((2,))})
+uneven = plain(
+    "uneven", lambda net, client: Reply({"a": client.y[:2], "b": client.y[:1]}),
+    lambda net: {"a": Leaf((UpTo(9),), torch.int64), "b": Leaf((UpTo(9),), torch.int64)})
 misnamed = plain("misnamed", lambda net, client: Reply({"y": client.size}), lambda net: {"x": Leaf()})
 
 
@@ -48,7 +51,8 @@ def test_ragged_answers_are_padded_and_billed_by_their_real_rows(engine):
 
 
 @engines
-@pytest.mark.parametrize(("task", "reason"), [(misshapen, "x has shape"), (misnamed, "other names")])
+@pytest.mark.parametrize(("task", "reason"), [(misshapen, "x has shape"), (misnamed, "other names"),
+                                               (uneven, "different lengths")])
 def test_answers_that_are_not_as_promised_are_lost_with_the_reason(engine, task, reason):
     """A server believes nothing that the task did not promise; if nobody is left it says so."""
     fed = fed_of(engine)

@@ -208,7 +208,10 @@ def _misfit(send: Any, expected: Any, path: str = "answer") -> str | None:
     if isinstance(expected, dict):
         if not isinstance(send, dict) or set(send) != set(expected):
             return f"{path} has other names than promised"
-        return next((fault for name in expected if (fault := _misfit(send[name], expected[name], name))), None)
+        if fault := next((fault for name in expected if (fault := _misfit(send[name], expected[name], name))), None):
+            return fault
+        lengths = {name: send[name].shape[1] for name, leaf in expected.items() if _is_ragged(leaf)}
+        return f"{path} has ragged parts of different lengths {lengths}" if len(set(lengths.values())) > 1 else None
     leaf: Leaf = expected
     shape = tuple(send.shape[1:])
     fits = len(shape) == len(leaf.shape) and all(
@@ -220,11 +223,15 @@ def _misfit(send: Any, expected: Any, path: str = "answer") -> str | None:
     return None
 
 
+def _is_ragged(leaf: Any) -> bool:
+    return isinstance(leaf, Leaf) and any(isinstance(axis, UpTo) for axis in leaf.shape)
+
+
 def _join(parts: list[Any], expected: Any, order: Tensor) -> Any:
     """Put the chunks' leaves together in the cohort's order; counts go to the CPU, ragged ones are padded."""
     if isinstance(expected, dict):
         return {name: _join([part[name] for part in parts], leaf, order) for name, leaf in expected.items()}
-    if any(isinstance(axis, UpTo) for axis in expected.shape):
+    if _is_ragged(expected):
         rows = [row for part in parts for row in part]
         values = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return Ragged(values[order], torch.tensor([len(row) for row in rows])[order])
