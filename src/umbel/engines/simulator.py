@@ -5,6 +5,7 @@ that nobody trains on padding. Only a short last batch is padded, and masked out
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 
@@ -136,7 +137,7 @@ class Simulator(LocalEngine):
         for positions, inputs in self._models(call):
             mine = [self._own_rows(call, position) for position in positions]
             needed = torch.unique(torch.cat(mine))
-            with torch.no_grad():
+            with one_thread() if self.vectorise else nullcontext(), torch.no_grad():  # threads slow small models down
                 found = self._values(call, inputs, needed)
             axis = 1 if "models" in inputs else 0
             for position, rows in zip(positions, mine, strict=True):
