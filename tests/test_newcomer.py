@@ -109,3 +109,17 @@ def test_pacfl_can_recluster_when_newcomers_come():
     assert after.evidence["proximity"].shape == (12, 12)
     assert (after.labels >= 0).all()
     assert (before.labels[:8] == after.labels[:8]).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("method", ["lg", "solo"])
+def test_where_the_server_has_no_whole_model_the_newcomer_makes_its_own(method, tmp_path, monkeypatch):
+    """LG's shared layers are merged with the client's first ones, SOLO starts from the first model: both are whole."""
+    folder = tmp_path / "run"
+    layers = ["--set", "layers=1"] if method == "lg" else []
+    monkeypatch.setattr("sys.argv", ["umbel", "run", method, *SETTINGS, *layers, "--out", str(folder)])
+    with suppress(SystemExit):
+        cli.main()
+    for epochs in (0, 2):
+        placed = admit(folder, client(tmp_path / "new.npz"), epochs=epochs)
+        assert sum(leaf.numel() for leaf in placed.model.values()) == 15_010
+        assert (placed.fine_tuned is None) == (epochs == 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from umbel import evaluate, tasks, tree
+from umbel import evaluate, tree
 from umbel.checkpoint import RunFolder, read_json
 from umbel.data import formats
 from umbel.data.clients import Pool, Population
@@ -16,7 +16,8 @@ from umbel.data.sources import DATASETS, checked
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment
 from umbel.federation import Cohort, NobodyAnswered
-from umbel.tree import Held, Params
+from umbel.tasks import TASKS
+from umbel.tree import Held, Params, Stack
 
 MIXED = (3, 32, 32)  # images of a scenario that brings several data sets
 
@@ -63,15 +64,23 @@ def admit(run: Path, file: Path, name: str | None = None, epochs: int = 0) -> Ad
     except NobodyAnswered as error:
         raise UmbelError(f"The client in {file} could not be placed: {error}.") from error
     label = int(state.labels[-1])
-    held_models = Held(state.models, state.labels[newcomer])
-    heard = fed.map(tasks.fine_tune, Cohort(newcomer, saved.round + 1, "evaluate"), each={"model": held_models},
-                    work=algorithm.local.work._replace(epochs=epochs), **algorithm.local.options)
+    become = (*algorithm.own, *(["fine_tune"] if epochs else []))  # as evaluate does it, but the model comes out
+    model: Held | Stack = Held(state.models, state.labels[newcomer])
+    for step in become:
+        options = algorithm.local.options if step == "fine_tune" else {}
+        heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, "evaluate"), each={"model": model},
+                        work=algorithm.local.work._replace(epochs=epochs), **options)
+        model = heard.answers["model"]
+    stack = model.rows(torch.tensor([0])) if isinstance(model, Held) else model
+
+    def score(become: tuple[str, ...]) -> float | None:
+        found = evaluate.accuracy(fed, algorithm, state, saved.round + 1, become, epochs)
+        return found[name]["accuracy"] if name in found else None
+
     tested = len(fed.clients.population.test[-1]) > 0
-    scores = [evaluate.accuracy(fed, algorithm, state, saved.round + 1, *how)[name]["accuracy"] if tested else None
-              for how in [((), 0), (("fine_tune",), epochs)]]
     members = Counter(info["clusters"]["labels"].values())[label]
-    return Admission(name, label, members, tree.take(heard.answers["model"], 0), scores[0],
-                     scores[1] if epochs else None)
+    return Admission(name, label, members, tree.take(stack, 0), score(algorithm.own) if tested else None,
+                     score(become) if tested and epochs else None)
 
 
 def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:

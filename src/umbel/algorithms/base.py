@@ -128,6 +128,10 @@ def train_from_clusters(fed: Federation, state: State, cohort: Cohort, local: Lo
 def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local, task: Loop | None = None,
                     **options: Any) -> State:
     """FedAvg inside every cluster: w_z <- sum of n_i w_i / sum of n_i over the members heard; others keep theirs."""
-    heard = train_from_clusters(fed, state, cohort, local, task, **options)
+    return averaged(state, train_from_clusters(fed, state, cohort, local, task, **options))
+
+
+def averaged(state: State, heard: Heard) -> State:
+    """The same state with each cluster's model replaced by the size-weighted mean of its members' answers."""
     models = tree.mean_by(heard.answers["model"], state.labels[heard.ids], heard.answers["size"], state.models)
     return replace(state, models=models)

@@ -4,12 +4,12 @@ Briggs et al. Federated learning with hierarchical clustering of local updates t
 IJCNN 2020. https://arxiv.org/abs/2004.11791
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, State, choice, everyone, number, train_from_clusters
+from umbel.algorithms.base import Local, State, averaged, choice, everyone, number, train_from_clusters
 from umbel.algorithms.oneshot import CUTS, OneShot, updates
 from umbel.clusterers import LINKAGES
 from umbel.federation import Cohort, Federation
@@ -35,10 +35,8 @@ class FLHC(OneShot):
         if "who" in state.evidence or cohort.round < self.pretrain - 1:
             return super().round(fed, state, cohort)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
-        sent, labels = state.models, state.labels[heard.ids]
-        state = replace(state, models=tree.mean_by(heard.answers["model"], labels, heard.answers["size"], sent))
-        anchor = tree.take(sent, 0)
-        return self.group_by(fed, state, anchor, heard.ids, {"update": updates(heard, anchor)})
+        anchor = tree.take(state.models, 0)
+        return self.group_by(fed, averaged(state, heard), anchor, heard.ids, {"update": updates(heard, anchor)})
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Delta_i, for newcomers: a local training from the model that the others were sent."""

@@ -5,7 +5,7 @@ As in: Ben Ali et al. Comparative Evaluation of Clustered Federated Learning Met
 https://hal.science/hal-04741739
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -14,6 +14,7 @@ from umbel.algorithms.base import (
     Algorithm,
     Local,
     State,
+    averaged,
     clustered_round,
     everyone,
     number,
@@ -44,8 +45,7 @@ class KMeans(Algorithm):
         if "centres" in state.evidence:
             return clustered_round(fed, state, cohort, self.local)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
-        sent, labels = state.models, state.labels[heard.ids]
-        state = replace(state, models=tree.mean_by(heard.answers["model"], labels, heard.answers["size"], sent))
+        sent, state = state.models, averaged(state, heard)
         return self.cluster(fed, state, sent, heard) if cohort.round >= self.pretrain - 1 else state
 
     def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, choice, number, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, averaged, choice, number, one_cluster
 from umbel.federation import Cohort, Federation
 from umbel.models import Batch, Model
 from umbel.tasks import Client, Loop, register, send_model
@@ -69,5 +69,4 @@ class PerFedAvg(Algorithm):
             each={"model": Held(state.models, state.labels[cohort.ids])}, lr=self.local.lr, outer=self.outer,
             size=self.local.batch, hessian_free=parts == 3,
         )
-        models = tree.mean_by(heard.answers["model"], state.labels[heard.ids], heard.answers["size"], state.models)
-        return State(models, state.labels, state.evidence)
+        return averaged(state, heard)

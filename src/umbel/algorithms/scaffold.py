@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, can_remember, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, averaged, can_remember, one_cluster
 from umbel.federation import Cohort, Federation
 from umbel.models import Batch, Model
 from umbel.tasks import COUNT, Client, Loop, Reply, begin_sgd, descend, like, register
@@ -72,6 +72,6 @@ class Scaffold(Algorithm):
         sent = {"model": tree.take(state.models, 0), "control": state.control}
         heard = fed.map(controlled_train, cohort, work=self.local.work, shared=sent, keep=can_remember(fed),
                         **self.local.options)
-        models = tree.mean_by(heard.answers["model"], state.labels[heard.ids], heard.answers["size"], state.models)
         change = tree.each(lambda leaf: leaf.sum(0), heard.answers["control"])
-        return replace(state, models=models, control=tree.plus(state.control, change, 1 / len(fed.names)))
+        control = tree.plus(state.control, change, 1 / len(fed.names))
+        return replace(state, models=averaged(state, heard).models, control=control)

@@ -46,8 +46,7 @@ class Simulator(LocalEngine):
     def perform(self, call: Call) -> Iterator[Answered | Silent]:
         """Training together where that pays, rows once per model, the rest one client at a time."""
         if isinstance(call.task, Loop) and self.vectorise:
-            for positions, send in self._train(call):
-                yield Answered(positions, send)
+            yield from self._train(call)
         elif isinstance(call.task, Rows):
             yield from self._score(call)
         elif isinstance(call.task, Loop) and self._worth_a_crew(call):
@@ -77,7 +76,7 @@ class Simulator(LocalEngine):
 
     # Training ---------------------------------------------------------------------------------------------------
 
-    def _train(self, call: Call) -> Iterator[tuple[Tensor, Tree]]:
+    def _train(self, call: Call) -> Iterator[Answered]:
         plans = [self.clients.schedule(i, call.cohort, call.work) for i in call.cohort.ids.tolist()]
         longest_first = sorted(range(len(plans)), key=lambda position: -len(plans[position]))
         batch = max((len(rows) for plan in plans for rows in plan), default=1)
@@ -86,7 +85,7 @@ class Simulator(LocalEngine):
             chosen = longest_first[start : start + width]
             with one_thread(), torch.no_grad():  # on a CPU, threads slow small steps down and change the last bits
                 send = self._train_chunk(call, chosen, [plans[position] for position in chosen])
-            yield torch.tensor(chosen), send
+            yield Answered(torch.tensor(chosen), send)
 
     def _train_chunk(self, call: Call, chosen: list[int], plans: list[list[IntArray]]) -> Tree:
         """Train some clients side by side, longest schedule first; returns what they send."""
