@@ -46,7 +46,7 @@ def umbel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("UMBEL_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(cli, "console", cli.Console(width=80))
+    monkeypatch.setattr(cli.console, "width", 80)
 
     def type_(*words: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["umbel", *map(str, words)])

@@ -1,37 +1,22 @@
-"""The command line: `umbel run`, `umbel compare`, `umbel list`."""
+"""`umbel run` and `umbel compare`."""
 
-import os
 import re
 import shlex
-import sys
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from umbel import compare as comparison
-from umbel import newcomer, screen
-from umbel.algorithms import ALGORITHMS, Algorithm
-from umbel.checkpoint import read_json, to_bytes, write_atomically
-from umbel.data import scenarios
-from umbel.data.sources import DATASETS
-from umbel.errors import UmbelError, unknown
+from umbel import screen
+from umbel.checkpoint import read_json
+from umbel.cli.base import app, console, cores, fail, say
+from umbel.errors import UmbelError
 from umbel.experiment import Experiment
 from umbel.models import MODELS
-from umbel.recipe import settable
-from umbel.result import versions
 from umbel.run import Session, same_recipe
-
-app = typer.Typer(
-    help="Clustered federated learning: which clients belong together, and one model per group.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-)
-console = Console()
 
 _of_data = partial(typer.Option, rich_help_panel="Data")
 _of_training = partial(typer.Option, rich_help_panel="Training")
@@ -102,13 +87,13 @@ def run(
         folder = _to_resume(experiment, out)
         if (folder / "result.json").exists():
             same_recipe(folder, experiment)
-            _say(f"This run is finished already: {folder}")
+            say(f"This run is finished already: {folder}")
             return _show(read_json(folder / "result.json"), folder)
         session = Session.resume(folder, experiment, data_dir)
     else:
         assert experiment is not None
         session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir)
-    session.fed.workers = workers or _cores()
+    session.fed.workers = workers or cores()
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
     _play(session, session.experiment.method, quiet, f"Go on with: {shlex.join(again)}")
@@ -143,7 +128,7 @@ def compare(
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
     width = max(map(len, methods))
     for session in comparison.sessions(plan, folder, data_dir):
-        session.fed.workers = workers or _cores()
+        session.fed.workers = workers or cores()
         _play(session, f"{session.experiment.method:{width}} seed {session.experiment.seed}", quiet, again)
     lines = comparison.table(folder, plan)
     comparison.write(folder, lines)
@@ -152,81 +137,7 @@ def compare(
     title = [*data_name, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"]
     console.print()
     console.print(screen.compare_table(lines, ", ".join(title)))
-    _say(f"Runs, compare.json and compare.csv: {folder}")
-
-
-@app.command()
-def admit(
-    run: Annotated[Path, typer.Argument(hidden=True)],
-    file: Annotated[Path, typer.Argument(hidden=True)],
-    name: Annotated[str | None, typer.Option(help="Name of the newcomer. Default: the file's.")] = None,
-    fine_tune: Annotated[int, typer.Option(min=0, help="Epochs of training on its rows before it is used.")] = 0,
-    save: Annotated[Path | None, typer.Option(help="Write its model here, as safetensors.")] = None,
-) -> None:
-    """Place a new client in a finished run: the cluster it belongs to, and its model.
-
-    RUN is a run folder, FILE an npz with x_train and y_train, and x_test and y_test if there are test rows; images are
-    uint8. The run folder stays as it was.
-
-    Example: umbel admit runs/pacfl-digits-rotation-4-s0 client.npz --fine-tune 5 --save model.safetensors
-    """
-    placed = newcomer.admit(run, file, name, fine_tune)
-    if placed.members:
-        _say(f"{placed.name} joins cluster {placed.cluster}, which has {placed.members} clients.")
-    else:
-        _say(f"{placed.name} is like nobody: it founds cluster {placed.cluster}, and starts from the first model.")
-    if placed.accuracy is not None:
-        tuned = "" if placed.fine_tuned is None else f", {100 * placed.fine_tuned:.2f} % after {fine_tune} epochs"
-        _say(f"Accuracy on its test rows: {100 * placed.accuracy:.2f} % with the cluster's model{tuned}.")
-    if save is not None:
-        write_atomically(save, to_bytes(placed.model))
-        _say(f"Model: {save}")
-
-
-@app.command("list")
-def list_(
-    what: Annotated[str, typer.Argument(hidden=True)],
-) -> None:
-    """Show what there is. WHAT is methods, data, scenarios, models or recipes."""
-    if what not in _LISTS:
-        raise unknown("list of", what, _LISTS)
-    headers, rows = _LISTS[what]()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, highlight=False)
-
-
-@app.callback(invoke_without_command=True)
-def _version(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
-) -> None:
-    if version:
-        console.print(f"umbel {versions()['umbel']}", highlight=False)
-        raise typer.Exit
-
-
-def main() -> None:
-    """Entry point: a wrong input is one sentence and exit code 2. An interruption is 130, here and in typer."""
-    try:
-        app(prog_name="umbel")
-    except UmbelError as error:
-        _fail(str(error), 2)
-    except OSError as error:
-        _fail(f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}.", 2)
-
-
-def _fail(sentence: str, code: int) -> None:
-    mark = "[bold red]Error:[/bold red] " if code == 2 else ""
-    Console(stderr=True).print(f"{mark}{escape(sentence)}", highlight=False, soft_wrap=True)
-    sys.exit(code)
-
-
-def _say(sentence: str) -> None:
-    """One line as it is, however long: it may hold a path to be copied."""
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    say(f"Runs, compare.json and compare.csv: {folder}")
 
 
 _FIELDS = {each.name for each in fields(Experiment)} - {"method", "settings"}
@@ -285,11 +196,6 @@ def _to_resume(experiment: Experiment | None, out: Path | None) -> Path:
     return unfinished[-1]
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _play(session: Session, name: str, quiet: bool, again: str) -> None:
     """Run a session to its end; Ctrl-C keeps the checkpoint and says how to go on."""
     try:
@@ -299,7 +205,7 @@ def _play(session: Session, name: str, quiet: bool, again: str) -> None:
     except KeyboardInterrupt:
         session.fed.close()
         done = session.saved.round + 1 if session.saved else 0
-        _fail(f"Interrupted after {done} of {session.total} rounds. {again}", 130)
+        fail(f"Interrupted after {done} of {session.total} rounds. {again}", 130)
 
 
 def _show(info: dict[str, Any], folder: Path) -> None:
@@ -307,49 +213,4 @@ def _show(info: dict[str, Any], folder: Path) -> None:
     console.print(screen.result_table(info))
     for line in screen.result_lines(info):
         console.print(line, highlight=False)
-    _say(f"Run folder: {folder}")
-
-
-def _methods() -> tuple[list[str], list[list[str]]]:
-    def idea(kind: type[Algorithm]) -> str:
-        """The sentence that its file opens with, without the name before the colon."""
-        first = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0].splitlines()[0]
-        return first.partition(": ")[2] or first
-
-    return ["method", "what it is", "settings"], [
-        [name, idea(kind), ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
-    ]
-
-
-def _data() -> tuple[list[str], list[list[str]]]:
-    return ["data", "what it is", "training / test rows", "shape", "classes"], [
-        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), str(each.classes)]
-        for name, each in DATASETS.items()
-    ]
-
-
-def _scenarios() -> tuple[list[str], list[list[str]]]:
-    def told(each: scenarios.Scenario) -> str:
-        parameters = ", ".join(f"{key}={value.default:g}" for key, value in each.parameters.items())
-        return f"{each.doc}[dim] ({parameters})" if parameters else each.doc
-
-    return ["scenario", "clients", "test rows", "what it is (parameters)"], [
-        [name, str(each.clients), each.test_mode, told(each)] for name, each in scenarios.SCENARIOS.items()
-    ]
-
-
-def _models() -> tuple[list[str], list[list[str]]]:
-    return ["model", "what it is"], [[name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()]
-
-
-def _recipes() -> tuple[list[str], list[list[str]]]:
-    found = sorted(Path("recipes").glob("*.toml"))
-    if not found:
-        raise UmbelError("Recipes are looked for in the folder 'recipes', and there are none here.")
-    return ["recipe", "what it is"], [[str(path), path.read_text().split("\n")[0].lstrip("# ")] for path in found]
-
-
-_LISTS = {"recipes": _recipes, "methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models}
-
-if __name__ == "__main__":
-    main()
+    say(f"Run folder: {folder}")

@@ -1,0 +1,31 @@
+"""The command line, one file a command; importing a command's file adds it to the app, in the order of `--help`."""
+
+from typing import Annotated
+
+import typer
+
+from umbel.cli import run  # noqa: F401  isort: skip
+from umbel.cli import admit  # noqa: F401  isort: skip
+from umbel.cli import lists  # noqa: F401  isort: skip
+from umbel.cli.base import app, console, fail
+from umbel.errors import UmbelError
+from umbel.result import versions
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        console.print(f"umbel {versions()['umbel']}", highlight=False)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: a wrong input is one sentence and exit code 2. An interruption is 130, here and in typer."""
+    try:
+        app(prog_name="umbel")
+    except UmbelError as error:
+        fail(str(error), 2)
+    except OSError as error:
+        fail(f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}.", 2)

@@ -1,0 +1,5 @@
+"""`python -m umbel.cli`."""
+
+from umbel.cli import main
+
+main()

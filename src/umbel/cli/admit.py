@@ -1,0 +1,38 @@
+"""`umbel admit`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from umbel import newcomer
+from umbel.checkpoint import to_bytes, write_atomically
+from umbel.cli.base import app, say
+
+
+@app.command()
+def admit(
+    run: Annotated[Path, typer.Argument(hidden=True)],
+    file: Annotated[Path, typer.Argument(hidden=True)],
+    name: Annotated[str | None, typer.Option(help="Name of the newcomer. Default: the file's.")] = None,
+    fine_tune: Annotated[int, typer.Option(min=0, help="Epochs of training on its rows before it is used.")] = 0,
+    save: Annotated[Path | None, typer.Option(help="Write its model here, as safetensors.")] = None,
+) -> None:
+    """Place a new client in a finished run: the cluster it belongs to, and its model.
+
+    RUN is a run folder, FILE an npz with x_train and y_train, and x_test and y_test if there are test rows; images are
+    uint8. The run folder stays as it was.
+
+    Example: umbel admit runs/pacfl-digits-rotation-4-s0 client.npz --fine-tune 5 --save model.safetensors
+    """
+    placed = newcomer.admit(run, file, name, fine_tune)
+    if placed.members:
+        say(f"{placed.name} joins cluster {placed.cluster}, which has {placed.members} clients.")
+    else:
+        say(f"{placed.name} is like nobody: it founds cluster {placed.cluster}, and starts from the first model.")
+    if placed.accuracy is not None:
+        tuned = "" if placed.fine_tuned is None else f", {100 * placed.fine_tuned:.2f} % after {fine_tune} epochs"
+        say(f"Accuracy on its test rows: {100 * placed.accuracy:.2f} % with the cluster's model{tuned}.")
+    if save is not None:
+        write_atomically(save, to_bytes(placed.model))
+        say(f"Model: {save}")

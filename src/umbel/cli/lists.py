@@ -1,0 +1,74 @@
+"""`umbel list`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from umbel.algorithms import ALGORITHMS, Algorithm
+from umbel.cli.base import app, console
+from umbel.data import scenarios
+from umbel.data.sources import DATASETS
+from umbel.errors import UmbelError, unknown
+from umbel.models import MODELS
+from umbel.recipe import settable
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(hidden=True)],
+) -> None:
+    """Show what there is. WHAT is methods, data, scenarios, models or recipes."""
+    if what not in _LISTS:
+        raise unknown("list of", what, _LISTS)
+    headers, rows = _LISTS[what]()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, highlight=False)
+
+
+def _methods() -> tuple[list[str], list[list[str]]]:
+    def idea(kind: type[Algorithm]) -> str:
+        """The sentence that its file opens with, without the name before the colon."""
+        first = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0].splitlines()[0]
+        return first.partition(": ")[2] or first
+
+    return ["method", "what it is", "settings"], [
+        [name, idea(kind), ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
+    ]
+
+
+def _data() -> tuple[list[str], list[list[str]]]:
+    return ["data", "what it is", "training / test rows", "shape", "classes"], [
+        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), str(each.classes)]
+        for name, each in DATASETS.items()
+    ]
+
+
+def _scenarios() -> tuple[list[str], list[list[str]]]:
+    def told(each: scenarios.Scenario) -> str:
+        parameters = ", ".join(f"{key}={value.default:g}" for key, value in each.parameters.items())
+        return f"{each.doc}[dim] ({parameters})" if parameters else each.doc
+
+    return ["scenario", "clients", "test rows", "what it is (parameters)"], [
+        [name, str(each.clients), each.test_mode, told(each)] for name, each in scenarios.SCENARIOS.items()
+    ]
+
+
+def _models() -> tuple[list[str], list[list[str]]]:
+    return ["model", "what it is"], [[name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()]
+
+
+def _recipes() -> tuple[list[str], list[list[str]]]:
+    found = sorted(Path("recipes").glob("*.toml"))
+    if not found:
+        raise UmbelError("Recipes are looked for in the folder 'recipes', and there are none here.")
+    return ["recipe", "what it is"], [[str(path), path.read_text().split("\n")[0].lstrip("# ")] for path in found]
+
+
+_LISTS = {"recipes": _recipes, "methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models}
