@@ -1,60 +1,130 @@
-"""The simulator on a GPU: does it agree with the loop engine on the CPU, and how fast is it?
+"""The simulator on a GPU: time of one epoch of local training, ratio to the loop, distance to the arithmetic limit.
 
-    python benchmarks/gpu.py [--clients 20] [--rows 500]
+    python benchmarks/gpu.py [--repeats 10] [--profile]
 
-Needs no more than torch, numpy, scipy, scikit-learn, safetensors, typer and rich. Agreement is measured over one round
-of one epoch (float32, no TF32); time is the best of three such rounds.
+Work: K clients × 500 rows, batch 10, SGD with momentum 0.5, one epoch: 50 steps in a row. Time is of a whole FedAvg
+round: draw the batches, train, average. The limit is the model's multiplications and additions (counted by torch)
+over the rate of a large product in the same precision, measured in the same run. Needs torch, numpy, scipy,
+scikit-learn, safetensors, typer and rich.
 """
 
+import json
+import os
+import statistics
 import time
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
-from engines import LOCAL, WORK, population
 from rich.console import Console
 from rich.table import Table
+from torch.utils.flop_counter import FlopCounterMode
 
 from umbel import models, tree
-from umbel.algorithms import FedAvg
+from umbel.algorithms import FedAvg, Local
+from umbel.data.clients import Pool, Population
 from umbel.engines import LoopEngine, Simulator
 from umbel.federation import Cohort, Federation
+from umbel.models import Batch
 from umbel.tree import Stack
+
+LOCAL = Local(epochs=1)
+ROWS = 500
+WORK = [  # model, shape, clients, precisions
+    ("lenet5", (3, 32, 32), 20, ("tf32", "float32", "bf16")),
+    ("lenet5", (3, 32, 32), 100, ("tf32", "float32")),
+    ("lenet5", (1, 28, 28), 20, ("tf32", "float32")),
+    ("mlp", (1, 28, 28), 20, ("tf32", "float32", "bf16")),
+    ("mlp", (1, 28, 28), 100, ("tf32", "float32")),
+]
+
+
+def population(shape: tuple[int, ...], clients: int) -> Population:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (clients * ROWS, *shape), dtype=np.uint8)
+    y = rng.integers(0, 10, clients * ROWS)
+    train = list(np.arange(clients * ROWS).reshape(clients, ROWS))
+    return Population(Pool(x, y), train, [held[:1] for held in train], np.zeros(clients, dtype=np.int64), 10)
 
 
 def one_round(fed: Federation) -> tuple[Stack, float]:
     algorithm = FedAvg(LOCAL)
     state = algorithm.init(fed, 0)
+    torch.cuda.synchronize()
     started = time.perf_counter()
     state = algorithm.round(fed, state, Cohort(torch.arange(len(fed.names)), 0))
-    if fed.device.type == "cuda":
+    torch.cuda.synchronize()
+    return tree.to(state.models, "cpu"), 1000 * (time.perf_counter() - started)
+
+
+def operations(net: models.Model) -> int:
+    """Of one row, forwards and backwards."""
+    with FlopCounterMode(display=False) as counter:
+        net.gradient(net.init(0), Batch(torch.rand(1, *net.shape), torch.zeros(1, dtype=torch.int64)))
+    return int(counter.get_total_flops())
+
+
+def rate(precision: str, side: int = 8192) -> float:
+    """Operations a second of a large product."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    a = torch.randn(side, side, device="cuda", dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    spans = []
+    for _ in range(6):
         torch.cuda.synchronize()
-    return tree.to(state.models, "cpu"), time.perf_counter() - started
+        started = time.perf_counter()
+        a @ a
+        torch.cuda.synchronize()
+        spans.append(time.perf_counter() - started)
+    return 2 * side**3 / min(spans)
+
+
+def kernels(fed: Federation) -> str:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        one_round(fed)
+    table: str = profile.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=60)
+    return table
 
 
 def main(
-    clients: Annotated[int, typer.Option(help="Clients in a round.")] = 20,
-    rows: Annotated[int, typer.Option(help="Training rows of each.")] = 500,
+    repeats: Annotated[int, typer.Option(help="Timed rounds, after two that are not timed.")] = 10,
+    profile: Annotated[bool, typer.Option("--profile", help="Write the kernels of a round under $OUT or here.")] = False,
 ) -> None:
-    """Print a table of times, ratios and differences."""
+    """Print a table; write gpu.json."""
     if not torch.cuda.is_available():
         raise SystemExit("This benchmark needs a GPU that torch can use.")
-    table = Table(title=f"One epoch of {clients} clients × {rows} rows, batch 10, {torch.cuda.get_device_name()},"
-                  f" torch {torch.__version__}")
-    for column in ("model", "loop, GPU (ms)", "simulator, GPU (ms)", "ratio", "largest difference to the CPU's loop"):
+    out = Path(os.environ.get("OUT", "."))
+    rates = {precision: rate(precision) for precision in models.PRECISIONS}
+    table = Table(title=f"One epoch of K clients × {ROWS} rows, batch 10, {torch.cuda.get_device_name()}, torch"
+                  f" {torch.__version__}, median of {repeats} rounds")
+    for column in ("model", "K", "precision", "ms", "spread", "first (s)", "loop (ms)", "ratio", "limit (ms)", "largest diff. to CPU"):
         table.add_column(column, justify="left" if column == "model" else "right")
-    for name, shapes in WORK.items():
-        for shape in shapes:
-            net, people = models.build(name, shape, 10), population(shape, clients, rows)
-            reference, _ = one_round(LoopEngine(net, people))
-            loop, fast = LoopEngine(net, people, device="cuda"), Simulator(net, people, device="cuda")
+    lines: list[dict[str, Any]] = []
+    for name, shape, clients, precisions in WORK:
+        net, people = models.build(name, shape, 10), population(shape, clients)
+        reference = one_round(LoopEngine(net, people))[0] if clients <= 20 else None
+        slow = one_round(LoopEngine(net, people, device="cuda"))[1] if clients <= 20 else None
+        for precision in precisions:
+            fast = Simulator(replace(net, precision=precision), people, device="cuda")
+            started = time.perf_counter()
             found, _ = one_round(fast)
-            spans = [one_round(fast)[1] for _ in range(3)]
-            slow = one_round(loop)[1]
-            gap = float((tree.flat(found) - tree.flat(reference)).abs().max())
-            table.add_row(f"{name} {'×'.join(map(str, shape))}", f"{1000 * slow:.0f}", f"{1000 * min(spans):.0f}",
-                          f"{slow / min(spans):.1f}", f"{gap:.1e}")
-    Console(width=120).print(table)
+            first = time.perf_counter() - started
+            one_round(fast)
+            spans = [one_round(fast)[1] for _ in range(repeats)]
+            middle = statistics.median(spans)
+            limit = 1000 * operations(net) * clients * ROWS / rates[precision]
+            gap = None if reference is None else float((tree.flat(found) - tree.flat(reference)).abs().max())
+            lines.append({"model": name, "shape": shape, "clients": clients, "precision": precision, "ms": spans,
+                          "first_s": first, "loop_ms": slow, "limit_ms": limit, "gap": gap})
+            table.add_row(f"{name} {'×'.join(map(str, shape))}", str(clients), precision, f"{middle:.1f}",
+                          f"{min(spans):.1f}–{max(spans):.1f}", f"{first:.1f}", f"{slow:.0f}" if slow else "",
+                          f"{slow / middle:.0f}" if slow else "", f"{limit:.2f}", "" if gap is None else f"{gap:.0e}")
+            if profile and precision == "tf32":
+                (out / f"kernels-{name}-{shape[-1]}-{clients}.txt").write_text(kernels(fast))
+    (out / "gpu.json").write_text(json.dumps({"rates": rates, "rounds": lines}, indent=1))
+    Console(width=150).print(table)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Experiment:
     seed: int = number(0, ge=0, lt=2**32)
     engine: str = "simulator"
     device: str = choice("auto", "auto", "cpu", "cuda")
+    precision: str = choice("float32", *models.PRECISIONS)
     eval_every: int = number(1, ge=1)
     average_last: int = number(1, ge=1)  # rounds over which the cluster model's accuracy is averaged
     fine_tune: int | None = number(None, ge=0)  # epochs; as many as a round's unless given; 0 = leave it out
@@ -137,7 +138,7 @@ class Experiment:
 
     def gather(self, people: Population, network: Network | None = None) -> LocalEngine:
         """A federation of these clients, with this experiment's model, engine and seed."""
-        net = _network(network or self.model or "mlp", people, self._normalisation())
+        net = _network(network or self.model or "mlp", people, self._normalisation(), self.precision)
         fed = _federation(net, people, self.seed, self.engine, self.device)
         fed.setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
         return fed
@@ -181,7 +182,7 @@ class Experiment:
 
 
 SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "model",
-         "normalise", "seed", "engine", "device")  # the fields that make a federation
+         "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
 
 
 def simulate(
@@ -193,6 +194,7 @@ def simulate(
     seed: int = 0,
     engine: str = "simulator",
     device: str = "auto",
+    precision: str = "float32",
     test_mode: str | None = None,
     data_dir: str | Path | None = None,
     workers: int = 1,
@@ -201,19 +203,19 @@ def simulate(
 
     `workers` processes share long training on a CPU; the result does not depend on how many there are.
     """
-    fed = _simulate(data, scenario, clients, model, seed, engine, device, test_mode, data_dir)
+    fed = _simulate(data, scenario, clients, model, seed, engine, device, precision, test_mode, data_dir)
     fed.workers = workers
     return fed
 
 
 def _simulate(data: str | Dataset | Population, scenario: str, clients: int | None, model: Network | None, seed: int,
-              engine: str, device: str, test_mode: str | None, data_dir: str | Path | None) -> LocalEngine:
+              engine: str, device: str, precision: str, test_mode: str | None, data_dir: str | Path | None) -> LocalEngine:
     if isinstance(data, str):
         name = model if isinstance(model, str) else None
         named = None if data in SCENARIOS and SCENARIOS[data].brings_data else data
         experiment = Experiment(
             data=named, scenario=scenario if named else data, clients=clients, model=name, seed=seed, engine=engine,
-            device=device, test_mode=test_mode,
+            device=device, precision=precision, test_mode=test_mode,
         ).resolved()
         drawn = experiment.draw(None if data_dir is None else Path(data_dir))
         return experiment.build(*drawn, network=None if model is name else model)[0]
@@ -222,18 +224,22 @@ def _simulate(data: str | Dataset | Population, scenario: str, clients: int | No
     if isinstance(data, Dataset):
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
         data = realise(plan, data)
-    fed = _federation(_network(model or "mlp", data, RAW), data, seed, engine, device)
+    if precision not in models.PRECISIONS:
+        raise unknown("precision", precision, models.PRECISIONS)
+    fed = _federation(_network(model or "mlp", data, RAW, precision), data, seed, engine, device)
     fed.plan = plan
     fed.setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": fed.net.name, "seed": seed,
-                 "engine": engine, "device": fed.device.type}
+                 "engine": engine, "device": fed.device.type, "precision": precision}
     return fed
 
 
-def _network(network: Network, people: Population, normalisation: Normalisation) -> Model:
+def _network(network: Network, people: Population, normalisation: Normalisation, precision: str) -> Model:
     mean, std = normalisation
     if isinstance(network, str):
-        return models.build(network, people.shape, people.classes, mean, std)
-    return models.wrap(network, people.shape, people.classes, mean=mean, std=std)
+        net = models.build(network, people.shape, people.classes, mean, std)
+    else:
+        net = models.wrap(network, people.shape, people.classes, mean=mean, std=std)
+    return replace(net, precision=precision)
 
 
 def _federation(net: Model, people: Population, seed: int, engine: str, device: str) -> LocalEngine:

@@ -12,10 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
-from torch.nn.functional import cross_entropy, pad, relu
+from torch.nn.functional import pad, relu
 
 from umbel.errors import UmbelError, unknown
+from umbel.ops import mean_loss, pooled_conv
 from umbel.tree import Params
+
+PRECISIONS = ("float32", "tf32", "bf16")
 
 
 class Batch(NamedTuple):
@@ -42,6 +45,8 @@ class Model:
     head: str  # path of the classifier layer
     mean: Tensor  # normalisation, the model's first act, broadcast over an input
     std: Tensor
+    precision: str = "float32"  # of products: tf32 rounds their factors on a GPU, bf16 whole layers
+    raw: bool = False  # mean 0 and std 1: nothing to do
     functional: bool = False  # differentiate by torch.func: the only way that vmaps, but slower for one client
     module: nn.Module = field(repr=False, default_factory=nn.Module)  # skeleton; its weights are never read
 
@@ -76,7 +81,8 @@ class Model:
         """How many numbers the layers put out for one input: the measure of a step's memory."""
         counted = [0]
         hooks = [
-            layer.register_forward_hook(lambda _layer, _in, out: counted.append(out.numel()))
+            layer.register_forward_hook(
+                lambda layer, _in, out: counted.append(out.numel() * (5 if isinstance(layer, PooledConv2d) else 1)))
             for layer in self.module.modules() if not list(layer.children())
         ]
         device = self.mean.device
@@ -92,14 +98,21 @@ class Model:
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         """(b, classes) for raw inputs in [0, 1]."""
-        out: Tensor = functional_call(self.module, params, ((x - self.mean) / self.std,))
-        return out
+        return self._run(self.module, params, x)
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
         """What enters the classifier, (b, d)."""
         inner = {name: leaf for name, leaf in params.items() if name not in self.head_names}
-        out: Tensor = functional_call(self._body, inner, ((x - self.mean) / self.std,))
-        return out
+        return self._run(self._body, inner, x)
+
+    def _run(self, module: nn.Module, params: Params, x: Tensor) -> Tensor:
+        x = x if self.raw else (x - self.mean) / self.std
+        if self.precision != "bf16":
+            out: Tensor = functional_call(module, params, (x,))
+            return out
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            rounded: Tensor = functional_call(module, params, (x,))
+        return rounded.float()
 
     @cached_property
     def _body(self) -> nn.Module:
@@ -109,10 +122,7 @@ class Model:
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """Mean cross-entropy over the live rows."""
-        if batch.live is None:
-            return cross_entropy(self.logits(params, batch.x), batch.y)
-        rows = cross_entropy(self.logits(params, batch.x), batch.y, reduction="none")
-        return (rows * batch.live).sum() / batch.live.sum().clamp(min=1)
+        return mean_loss(self.logits(params, batch.x), batch.y, batch.live, many=self.functional)
 
     def gradient(self, params: Params, batch: Batch, only: tuple[str, ...] = ()) -> Params:
         """Gradient of the loss with respect to the parameters, or to those named in `only`."""
@@ -128,10 +138,16 @@ class Model:
 
     def vectorised(self) -> "Model":
         """The same model, to be run under `torch.vmap`."""
-        return replace(self, functional=True)
+        module = copy.deepcopy(self.module)
+        for layer in module.modules():
+            if isinstance(layer, PooledConv2d):
+                layer.many = True
+        return replace(self, functional=True, module=module)
 
     def to(self, device: torch.device) -> "Model":
         """The same model for tensors on `device`."""
+        if self.precision == "tf32" and device.type != "cuda":
+            raise UmbelError("The precision 'tf32' is a mode of NVIDIA GPUs: take --precision float32 on this device.")
         return replace(self, mean=self.mean.to(device), std=self.std.to(device),
                        module=copy.deepcopy(self.module).to(device))
 
@@ -155,7 +171,8 @@ def wrap(
     broadcast = (-1, *[1] * (len(shape) - 1))
     model = Model(
         name, make, shape, classes, _find_head(name, module, classes, head),
-        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast), module=module.requires_grad_(False),
+        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast),
+        raw=not any(mean) and set(std) == {1.0}, module=module.requires_grad_(False),
     )
     _try_once(model)
     return model
@@ -210,6 +227,17 @@ def mlp(shape: tuple[int, ...], classes: int, hidden: int = 200) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
+class PooledConv2d(nn.Conv2d):
+    """A convolution (stride 1, no padding), ReLU and 2x2 max pooling; fast where clients are stacked on a GPU."""
+
+    many = False  # inside a vmap over clients
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, channels, height, width) -> (b, out, (height - kernel + 1) // 2, ...)."""
+        assert self.bias is not None
+        return pooled_conv(x, self.weight, self.bias, self.many)
+
+
 class LeNet5(nn.Module):
     """LeNet-5 as in PACFL's code: two 5x5 convolutions, three linear layers. Images below 28 px are padded."""
 
@@ -218,8 +246,8 @@ class LeNet5(nn.Module):
         channels, height, width = shape
         self.margin = [max(0, 28 - side) for side in (width, height)]
         side_h, side_w = ((max(28, side) - 4) // 2 - 4 for side in (height, width))
-        self.conv1 = nn.Conv2d(channels, 6, 5)
-        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.conv1 = PooledConv2d(channels, 6, 5)
+        self.conv2 = PooledConv2d(6, 16, 5)
         self.fc1 = nn.Linear(16 * (side_h // 2) * (side_w // 2), 120)
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, classes)
@@ -229,8 +257,7 @@ class LeNet5(nn.Module):
         across, down = self.margin
         if across or down:
             x = pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
-        x = nn.functional.max_pool2d(relu(self.conv1(x)), 2)
-        x = nn.functional.max_pool2d(relu(self.conv2(x)), 2)
+        x = self.conv2(self.conv1(x))
         x = relu(self.fc2(relu(self.fc1(x.flatten(1)))))
         out: Tensor = self.fc3(x)
         return out

@@ -58,7 +58,7 @@ class Result:
             "fraction": choices["fraction"],
             "engine": fed.setup.get("engine"),
             "device": fed.device.type,
-            "precision": "float32",
+            "precision": fed.net.precision,
             "workers": fed.workers,
             "headline": algorithm.headline,
             "clusters": _clusters(fed, state),

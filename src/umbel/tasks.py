@@ -140,7 +140,7 @@ def descend(carry: Tree, gradient: Params, lr: float, momentum: float) -> Tree:
     """v <- momentum * v + g;  w <- w - lr * v."""
     if not momentum:
         return {**carry, "model": tree.plus(carry["model"], gradient, -lr)}
-    velocity = {name: torch.add(gradient[name], carry["velocity"][name], alpha=momentum) for name in gradient}
+    velocity = tree.plus(gradient, carry["velocity"], momentum)
     return {**carry, "model": tree.plus(carry["model"], velocity, -lr), "velocity": velocity}
 
 

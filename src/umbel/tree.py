@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from umbel.ops import sums
+
 Params: TypeAlias = dict[str, Tensor]
 Stack: TypeAlias = dict[str, Tensor]
 Tree: TypeAlias = dict[str, Any]  # tensors, or trees of them, by name
@@ -85,7 +87,7 @@ def flat(models: Stack) -> Tensor:
 
 def plus(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
     """a + scale * b, for the names in b; other names of a stay."""
-    return {**a, **{name: a[name] + scale * b[name] for name in b}}
+    return {**a, **dict(zip(b, sums([a[name] for name in b], list(b.values()), scale), strict=True))}
 
 
 def minus(a: Params, b: Params) -> Params:

@@ -44,6 +44,8 @@ Rate = Annotated[float | None, _of_training("--lr", help="Local learning rate. D
 Seed = Annotated[int | None, _of_run(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
 Engine = Annotated[str | None, _of_run(help="simulator, or loop for debugging. Default: simulator.")]
 Device = Annotated[str | None, _of_run(help="auto, cpu or cuda. Default: auto.")]
+Precision = Annotated[str | None, _of_run(
+    help="float32, or faster and coarser: tf32 (GPU), bf16. Default: float32.")]
 Workers = Annotated[int | None, _of_run(min=1, help="Processes for long training on a CPU. Default: one a core.")]
 EvalEvery = Annotated[int | None, _of_run(help="Test every so many rounds. Default: 1.")]
 AverageLast = Annotated[int | None, _of_run(help="Average the cluster model's accuracy over the last rounds.")]
@@ -65,8 +67,8 @@ def run(
     join: Join = None, leave: Leave = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None,
-    device: Device = None, workers: Workers = None, eval_every: EvalEvery = None, average_last: AverageLast = None,
-    fine_tune: FineTune = None, setting: Setting = None, out: Out = None,
+    device: Device = None, precision: Precision = None, workers: Workers = None, eval_every: EvalEvery = None,
+    average_last: AverageLast = None, fine_tune: FineTune = None, setting: Setting = None, out: Out = None,
     resume: Annotated[bool, _of_run("--resume", help="Go on with the run in --out where it stopped.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -108,8 +110,8 @@ def compare(
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None,
     seeds: Annotated[int, _of_run(min=1, help="How many seeds, from --seed on.")] = 1,
-    engine: Engine = None, device: Device = None, workers: Workers = None, eval_every: EvalEvery = None,
-    average_last: AverageLast = None,
+    engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
+    eval_every: EvalEvery = None, average_last: AverageLast = None,
     fine_tune: FineTune = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same partitions, first weights, cohorts and batches; show them side by side.

@@ -18,7 +18,8 @@ from umbel.seeds import generator
 from umbel.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
 from umbel.tree import Tree
 
-BLOCK = 2048  # rows of one forward pass
+BLOCK = {"cpu": 2048, "cuda": 16_384}  # rows of one forward pass
+RESIDENT = 2**30  # pixels up to which a pool lies on a GPU as floats
 
 
 class Diary:
@@ -64,6 +65,8 @@ class LocalClients:
         self.seed = seed
         self.device = device
         self.x = torch.from_numpy(population.pool.x).to(device)
+        if device.type == "cuda" and self.x.dtype == torch.uint8 and self.x.numel() <= RESIDENT:
+            self.x = self.x.float() / 255  # four times the memory, two kernels less in every step
         self.y = torch.from_numpy(population.pool.y).to(device)
         self.diary = Diary()
         self._cache: dict[tuple[int, str], IntArray] = {}
@@ -138,9 +141,10 @@ class LocalEngine(Federation):
 
     def __init__(self, net: Model, population: Population, seed: int, device: str | torch.device) -> None:
         place = torch.device(device)
-        if place.type == "cuda":  # strict float32: by default torch lets convolutions round to TF32
-            torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
-            torch.backends.cuda.matmul.fp32_precision = "ieee"
+        if place.type == "cuda":  # strict float32 unless asked: by default torch lets convolutions round to TF32
+            products = "tf32" if net.precision == "tf32" else "ieee"
+            torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
+            torch.backends.cuda.matmul.fp32_precision = products
         super().__init__(net.to(place), list(population.names), seed, place)
         self.clients = LocalClients(population, seed, place)
         self.plan: Plan | None = None  # how the population was drawn, where that is known
@@ -169,8 +173,9 @@ def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:
     if "models" in inputs:
         k = tree.count(inputs["models"])
         return tree.stack([values(net, task, {"model": tree.take(inputs["models"], j)}, x, y) for j in range(k)])
-    starts = range(0, max(1, len(y)), BLOCK)
-    return tree.cat([task.each(net, inputs["model"], x[s : s + BLOCK], y[s : s + BLOCK]) for s in starts])
+    block = BLOCK.get(x.device.type, 2048)
+    starts = range(0, max(1, len(y)), block)
+    return tree.cat([task.each(net, inputs["model"], x[s : s + block], y[s : s + block]) for s in starts])
 
 
 @contextmanager

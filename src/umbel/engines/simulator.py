@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from umbel import tree
 from umbel.data.clients import IntArray, Population
 from umbel.engines.crew import Crew, can_leave_home
 from umbel.engines.local import LocalEngine, one_thread, padded, values
+from umbel.engines.steps import Recorded, Steps, kind
+from umbel.errors import UmbelError
 from umbel.federation import Answered, Call, Silent
 from umbel.models import Batch, Model
 from umbel.tasks import TASKS, Client, Loop, Rows
@@ -25,6 +28,7 @@ STEP, FLOP = 3e-4, 5e-11  # seconds: of a step's overhead, of one multiplication
 WORTH = 5.0  # seconds of work that pay for starting worker processes
 GIB = 2**30
 BUDGET = {"cpu": 1 * GIB, "cuda": 16 * GIB}  # declared, never asked of the machine: widths decide the last bits
+RECORDED = 8  # kinds of training whose CUDA graphs are kept
 SMALL = 50_000  # parameters: up to here vectorised steps win on a CPU (benchmarks/engines.py)
 
 
@@ -41,6 +45,9 @@ class Simulator(LocalEngine):
         pays = self.device.type != "cpu" or (net.parameters <= SMALL and not net.convolves)
         self.vectorise = pays if vectorise is None else vectorise
         self.budget = budget or BUDGET.get(self.device.type, GIB)
+        self.many = self.net.vectorised()
+        self.recorded: dict[Any, Recorded] = {}
+        self.graph_memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self.crews: list[Crew] = []  # at most one, shared by all views of this federation
 
     def perform(self, call: Call) -> Iterator[Answered | Silent]:
@@ -84,40 +91,76 @@ class Simulator(LocalEngine):
         for start in range(0, len(plans), width):
             chosen = longest_first[start : start + width]
             with one_thread(), torch.no_grad():  # on a CPU, threads slow small steps down and change the last bits
-                send = self._train_chunk(call, chosen, [plans[position] for position in chosen])
+                send = self._side_by_side(call, chosen, [plans[position] for position in chosen])
             yield Answered(torch.tensor(chosen), send)
+
+    def _side_by_side(self, call: Call, chosen: list[int], plans: list[list[IntArray]]) -> Tree:
+        """`_train_chunk`, with one sentence for what cannot be vectorised or does not fit."""
+        try:
+            return self._train_chunk(call, chosen, plans)
+        except torch.cuda.OutOfMemoryError as error:
+            raise UmbelError(
+                f"The GPU has too little free memory to train {len(chosen)} clients of the model '{self.net.name}' side"
+                " by side: take a smaller batch or model, free the GPU, or take --device cpu."
+            ) from error
+        except (RuntimeError, NotImplementedError) as error:
+            raise UmbelError(
+                f"The task '{call.task.name}' with the model '{self.net.name}' cannot be vectorised over clients"
+                f" ({str(error).strip().splitlines()[0].rstrip('.')}): take --engine loop, which trains one at a time."
+            ) from error
 
     def _train_chunk(self, call: Call, chosen: list[int], plans: list[list[IntArray]]) -> Tree:
         """Train some clients side by side, longest schedule first; returns what they send."""
         assert isinstance(call.task, Loop)
-        task, net, options = call.task, self.net.vectorised(), call.options
+        task, net, options = call.task, self.many, call.options
         ids = call.cohort.ids[chosen].tolist()
         shared = tree.to(call.shared, self.device)
         inputs = tree.to(call.inputs(torch.tensor(chosen)), self.device)
         client = self._stacked_client(call, ids, plans)
 
         begin = torch.vmap(lambda client, inputs: task.begin(net, client, **shared, **inputs, **options))
-        step = torch.vmap(lambda carry, fixed, batch: task.step(net, carry, fixed, Batch(*batch), **options))
         finish = torch.vmap(lambda client, carry, fixed: task.finish(net, client, carry, fixed, **options))
 
         carry, fixed = begin(client, inputs)
-        done: list[Tree] = []  # carries of clients that have left, shortest schedule first
         index = torch.from_numpy(padded(plans)).to(self.device)
-        for width, steps in groupby(range(len(index)), key=lambda t: sum(len(plan) > t for plan in plans)):
-            done.append(tree.take(carry, slice(width, None)))
-            carry, fixed_now = tree.take(carry, slice(0, width)), tree.take(fixed, slice(0, width))
-            for t in steps:
-                rows = index[t, :width]
-                x, y = self.clients.gather(rows.clamp(min=0))
-                live = rows >= 0
-                full = min(len(plan[t]) for plan in plans[:width]) == rows.shape[1]
-                carry = step(carry, fixed_now, (x, y) if full else (x, y, live))
-        carry = tree.cat([carry, *reversed(done)]) if done else carry
+        live = index >= 0 if any(len(batch) < index.shape[2] for plan in plans for batch in plan) else None
+        index = index.clamp(min=0)
+        steps = self._steps(task, options, carry, fixed, index, live)
+        steps.load(carry, fixed, index, live)
+        done: list[Tree] = []  # carries of clients that have finished, shortest schedule first
+        before = len(plans)
+        for width, turns in groupby(range(len(index)), key=lambda t: sum(len(plan) > t for plan in plans)):
+            done.append(steps.rows(width, before))
+            steps.play(width, len(list(turns)))
+            before = width
+        carry = tree.cat([steps.rows(0, before), *reversed(done)])
         reply = finish(client, carry, fixed)
         for k, i in enumerate(ids):
             self.clients.diary.write(self.names[i], call.cohort.round, tree.take(reply.keep, k))
         send: Tree = reply.send
         return send
+
+    def _steps(self, task: Loop, options: dict[str, Any], carry: Tree, fixed: Tree, index: Tensor,
+               live: Tensor | None) -> Steps | Recorded:
+        def step(carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> Tree:
+            def one(carry: Tree, fixed: Tree, *batch: Tensor) -> Tree:
+                return task.step(self.many, carry, fixed, Batch(*batch), **options)
+
+            batch = (*self.clients.gather(rows), live) if live is not None else self.clients.gather(rows)
+            after: Tree = torch.vmap(one)(carry, fixed, *batch)
+            return after
+
+        if self.device.type != "cuda":
+            return Steps(step)
+        room = 1 << (len(index) - 1).bit_length()  # schedules of other lengths fit the same buffer
+        index = index.new_zeros(room, *index.shape[1:])
+        live = None if live is None else live.new_zeros(room, *live.shape[1:])
+        key = (task, repr(sorted(options.items())), kind(carry, fixed, index, live))
+        if key not in self.recorded:
+            while len(self.recorded) >= RECORDED:
+                del self.recorded[next(iter(self.recorded))]
+            self.recorded[key] = Recorded(step, carry, fixed, index, live, self.graph_memory)
+        return self.recorded[key]
 
     def _stacked_client(self, call: Call, ids: list[int], plans: list[list[IntArray]]) -> Client:
         """The clients of a chunk as one `Client` with a leading axis; memory holds what the task declares."""

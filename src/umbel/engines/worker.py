@@ -7,6 +7,7 @@ safetensors. A task is looked up by name; nothing that comes in is imported or e
 import json
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,7 +49,7 @@ def clients_from(folder: Path) -> tuple[LocalClients, models.Model]:
     nobody = [np.empty(0, dtype=np.int64)] * len(train)
     people = Population(pool, train, nobody, np.zeros(len(train), dtype=np.int64), told["classes"], told["names"])
     net = models.build(told["model"], tuple(told["shape"]), told["classes"], told["mean"], told["std"])
-    return LocalClients(people, told["seed"], torch.device("cpu")), net
+    return LocalClients(people, told["seed"], torch.device("cpu")), replace(net, precision=told["precision"])
 
 
 def main(folder: str) -> None:

@@ -1,0 +1,127 @@
+"""The contract on a GPU: every method on the CUDA simulator against the loop engine on the CPU. Plain asserts.
+
+    python benchmarks/gpu_contract.py
+
+Needs a GPU and the package's own dependencies alone. With the tiny network of the tests: labels and bytes equal, weights
+within 1e-4, the same bits after a stop and resume, a client that answers NaN or nothing harms nobody. With LeNet-5 and
+clients of unequal size (masked batches, shrinking widths, the Triton kernels): weights within 1e-4 after a round.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from helpers import ALL, ASKED, LOCAL, SEED, TRUTH, gap, models_by_name, play, silence, tiny_model, tiny_population, without  # isort: skip
+
+from umbel import ledger, models, tree
+from umbel.algorithms import Local
+from umbel.checkpoint import RunFolder
+from umbel.data.clients import Pool, Population
+from umbel.engines import LocalEngine, LoopEngine, Simulator
+from umbel.run import rounds
+
+TOLERANCE = 1e-4
+
+
+def tiny(device: str = "cuda", budget: int | None = None, people: Population | None = None) -> LocalEngine:
+    people = people or tiny_population()
+    if device == "cpu":
+        return LoopEngine(tiny_model(), people, SEED)
+    return Simulator(tiny_model(), people, SEED, device, budget=budget)
+
+
+def home(params: tree.Tree) -> tree.Tree:
+    return tree.to(params, "cpu")
+
+
+def farthest(a: dict[str, tree.Tree], b: dict[str, tree.Tree]) -> float:
+    return max(gap(home(a[name]), home(b[name])) for name in a)
+
+
+def agrees(name: str, budget: int | None = None) -> float:
+    reference, other = tiny("cpu"), tiny(budget=budget)
+    a, b = (play(ALL[name].make(LOCAL, TRUTH), fed, ids=(0, 2, 3, 5)) for fed in (reference, other))
+    assert torch.equal(a.labels, b.labels), (name, a.labels, b.labels)
+    assert ledger.totals(reference.ledger.lines) == ledger.totals(other.ledger.lines), name
+    return farthest(models_by_name(reference, a), models_by_name(other, b))
+
+
+def bills(name: str) -> None:
+    fed = tiny()
+    play(ALL[name].make(LOCAL, TRUTH), fed, rounds=2, ids=ASKED)
+    moved = ledger.summary(ledger.totals(fed.ledger.lines))
+    assert (moved["down"], moved["up"]) == ALL[name].cost(4 * fed.net.parameters), name
+
+
+def resumes(name: str, folder: Path) -> None:
+    algorithm = ALL[name].make(LOCAL, TRUTH)
+    whole = list(rounds(algorithm, tiny(), rounds=4, fraction=0.5))[-1]
+    saved, fed = RunFolder.create(folder, ""), tiny()
+    for done in rounds(algorithm, fed, rounds=4, fraction=0.5):
+        saved.commit(done.index, done.state, *fed.memory(), done.record)
+        if done.index == 1:
+            break
+    last = list(rounds(algorithm, tiny(), rounds=4, fraction=0.5, saved=saved.load(algorithm.state)))[-1]
+    saved.close()
+    assert torch.equal(tree.flat(whole.state.models), tree.flat(last.state.models)), name
+    assert torch.equal(whole.state.labels, last.state.labels), name
+
+
+def withstands(name: str) -> None:
+    sick = tiny_population()
+    sick.pool.x[sick.train[1]] = np.nan
+    algorithm = ALL[name].make(LOCAL, TRUTH)
+    away, with_it = play(algorithm, without(tiny(), 1)), play(algorithm, tiny(people=sick))
+    silent = play(algorithm, silence(tiny(), "c001"))
+    for other in (with_it, silent):
+        assert gap(home(away.models), home(other.models)) <= TOLERANCE, name
+
+
+def unequal(shape: tuple[int, ...]) -> Population:
+    """Eight clients with 5 to 96 rows, in two groups that look different."""
+    rng = np.random.default_rng(1)
+    sizes = [5, 96, 33, 10, 61, 48, 17, 70]
+    at = np.cumsum([0, *sizes])
+    y = rng.integers(0, 10, at[-1])
+    x = rng.integers(0, 128, (at[-1], *shape)) + 12 * y.reshape(-1, *[1] * len(shape))
+    truth = np.arange(len(sizes)) % 2
+    train = [np.arange(a, b) for a, b in zip(at[:-1], at[1:], strict=True)]
+    for rows, group in zip(train, truth, strict=True):
+        x[rows] = x[rows][..., ::-1] if group else x[rows]
+    return Population(Pool(x.astype(np.uint8), y), train, [rows[:2] for rows in train], truth, 10)
+
+
+def with_lenet(name: str, shape: tuple[int, ...]) -> float:
+    net, people = models.build("lenet5", shape, 10, (0.5,), (0.5,)), unequal(shape)
+    local, truth = Local(lr=0.01, momentum=0.5, epochs=1, batch=10), tuple(people.truth.tolist())
+    reference, other = LoopEngine(net, people, SEED), Simulator(net, people, SEED, "cuda")
+    a, b = (play(ALL[name].make(local, truth), fed, rounds=1) for fed in (reference, other))
+    assert torch.equal(a.labels, b.labels), (name, a.labels, b.labels)
+    return farthest(models_by_name(reference, a), models_by_name(other, b))
+
+
+def main() -> None:
+    table = Table(title=f"The contract on {torch.cuda.get_device_name()}, torch {torch.__version__}: distance to the CPU")
+    for column in ("method", "tiny", "tiny, in chunks", "lenet5 28 px", "lenet5 32 px", "bytes, resume, NaN, silence"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ALL:
+            found = [agrees(name), agrees(name, budget=20_000), with_lenet(name, (1, 28, 28)),
+                     with_lenet(name, (3, 32, 32))]
+            assert max(found) <= TOLERANCE, (name, found)
+            bills(name)
+            resumes(name, Path(folder) / name)
+            withstands(name)
+            table.add_row(name, *(f"{value:.0e}" for value in found), "hold")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

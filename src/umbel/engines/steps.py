@@ -1,0 +1,120 @@
+"""The steps of clients that train side by side, one vectorised step at a time: as they come, or from a CUDA graph.
+
+Both hold the clients' carries as one tree with a leading axis, longest schedule first, and advance the first `width`
+of them. Whoever has finished must be read (`rows`) before the others go on: on a GPU a width is rounded up to one of a
+few, and a finished client may be trained on with nobody looking.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from umbel import tree
+from umbel.tree import Tree
+
+Step = Callable[[Tree, Tree, Tensor, Tensor | None], Tree]  # carry, fixed, pool rows (w, b), live (w, b) -> carry
+SHARES = (1.0, 0.8, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)  # widths that are recorded, as shares of the whole chunk
+
+
+class Steps:
+    """Steps as they come."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> None:
+        """Clients at their start, and their schedule (steps, clients, batch)."""
+        self.carry, self.fixed, self.schedule, self.live, self.turn = carry, fixed, rows, live, 0
+
+    def play(self, width: int, steps: int) -> None:
+        """Let the first `width` clients take their next steps."""
+        for _ in range(steps):
+            live = None if self.live is None else self.live[self.turn, :width]
+            first = slice(0, width)
+            self.carry = self.step(tree.take(self.carry, first), tree.take(self.fixed, first),
+                                   self.schedule[self.turn, :width], live)
+            self.turn += 1
+
+    def rows(self, first: int, last: int) -> Tree:
+        """Carries of these clients as they are now."""
+        return tree.take(self.carry, slice(first, last))
+
+
+class Recorded:
+    """Steps replayed from CUDA graphs, one a width, over buffers that stay where they are.
+
+    A replay launches all kernels of a step at once; without it, launching them takes ten times as long as running them.
+    The schedule lies in a buffer as well, and a counter on the GPU says which row of it is due.
+    """
+
+    def __init__(self, step: Step, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None, pool: Any) -> None:
+        self.step = step
+        self.pool = pool  # memory of the graphs, shared: they never run at the same time and leave nothing in it
+        self.carry, self.fixed = (tree.each(torch.empty_like, part) for part in (carry, fixed))
+        self.schedule = torch.zeros_like(rows)
+        self.live = None if live is None else torch.zeros_like(live)
+        self.turn = torch.zeros(1, dtype=torch.int64, device=rows.device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        most = rows.shape[1]
+        self.widths = sorted({-(-int(1000 * share * most) // 1000) or 1 for share in SHARES})
+
+    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> None:
+        """Copy clients and schedule into the buffers; the schedule may be shorter than its buffer."""
+        _copy(self.carry, carry)
+        _copy(self.fixed, fixed)
+        self.schedule[: len(rows)].copy_(rows)
+        if self.live is not None and live is not None:
+            self.live[: len(live)].copy_(live)
+        self.turn.zero_()
+
+    def play(self, width: int, steps: int) -> None:
+        """Let the first `width` clients, or a few more, take their next steps."""
+        width = next(known for known in self.widths if known >= width)
+        if width not in self.graphs:
+            self.graphs[width] = self._record(width)
+        graph = self.graphs[width]
+        for _ in range(steps):
+            graph.replay()
+
+    def rows(self, first: int, last: int) -> Tree:
+        """A copy of these clients' carries as they are now."""
+        return tree.each(torch.clone, tree.take(self.carry, slice(first, last)))
+
+    def _next(self, width: int) -> Tree:
+        first = slice(0, width)
+        rows = self.schedule.index_select(0, self.turn)[0, :width]
+        live = None if self.live is None else self.live.index_select(0, self.turn)[0, :width]
+        return self.step(tree.take(self.carry, first), tree.take(self.fixed, first), rows, live)
+
+    def _record(self, width: int) -> torch.cuda.CUDAGraph:
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._next(width)  # once for nothing: libraries and kernels make themselves ready
+            torch.cuda.synchronize()
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                _copy(tree.take(self.carry, slice(0, width)), self._next(width))
+                self.turn += 1
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(side)
+        return graph
+
+
+def _copy(to: Tree, source: Tree) -> None:
+    places, leaves = tree.named(to), tree.named(source)
+    if places:
+        torch._foreach_copy_([places[name] for name in leaves], list(leaves.values()))
+
+
+def kind(*trees: Tree | Tensor | None) -> tuple[Any, ...]:
+    """Names, shapes and types: trees of one kind fit the same buffers."""
+    found: list[Any] = []
+    for each in trees:
+        leaves = each if isinstance(each, dict) else {"": each}
+        found += [None if leaf is None else (name, tuple(leaf.shape), leaf.dtype)
+                  for name, leaf in tree.named(leaves).items()]
+    return tuple(found)
