@@ -191,11 +191,11 @@ def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
     """Part a chunk into what can be believed and, by position, why the rest cannot."""
     if fault := _misfit(chunk.send, expected):
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
+    sound = [leaf.isfinite().view(len(leaf), -1).all(1)
+             for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and len(leaf)]
     finite = torch.ones(len(chunk.positions), dtype=torch.bool)
-    for leaf in tree.named(chunk.send).values():
-        if leaf.is_floating_point():
-            sound = leaf.isfinite()
-            finite &= (sound.flatten(1).all(1) if sound.dim() > 1 else sound).cpu()
+    for device in {leaf.device for leaf in sound}:  # one wait for each device, not one for each leaf
+        finite &= torch.stack([leaf for leaf in sound if leaf.device == device]).all(0).cpu()
     if bool(finite.all()):
         return chunk, {}
     reasons = {int(position): "not finite" for position in chunk.positions[~finite]}

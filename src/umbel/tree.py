@@ -39,7 +39,7 @@ class Held:
 
     def rows(self, positions: Tensor) -> Stack:
         """The models of these positions, gathered."""
-        return take(self.models, self.index[positions])
+        return take(self.models, self.index[positions].to(device_of(self.models)))
 
 
 class Ragged(NamedTuple):
@@ -80,6 +80,12 @@ def count(models: Tree) -> int:
     return count(leaf) if isinstance(leaf, dict) else len(leaf)
 
 
+def device_of(a: Tree) -> torch.device:
+    """Where a tree lives."""
+    leaf = next(iter(a.values()))
+    return device_of(leaf) if isinstance(leaf, dict) else leaf.device
+
+
 def flat(models: Stack) -> Tensor:
     """One row vector per model, (n, d), in the order of names: a model read from a file has another dict order."""
     return torch.cat([models[name].flatten(1) for name in sorted(models)], dim=1)
@@ -108,8 +114,10 @@ def to(a: Tree, device: torch.device | str) -> Tree:
 def mix(models: Stack, weights: Tensor) -> Stack:
     """Weighted sums: `weights` (k, n) turns n models into k."""
 
+    near = weights.to(device_of(models))
+
     def one(leaf: Tensor) -> Tensor:
-        rows = weights.to(leaf.device, leaf.dtype) @ leaf.flatten(1)
+        rows = near.to(leaf.dtype) @ leaf.flatten(1)
         return rows.view(len(weights), *leaf.shape[1:])
 
     return each(one, models)
@@ -120,10 +128,12 @@ def mean_by(models: Stack, labels: Tensor, size: Tensor, otherwise: Stack) -> St
     votes = one_hot(labels, count(otherwise)).T * size.double()  # (k, n)
     total = votes.sum(1)
     means = mix(models, votes / total.clamp(min=1)[:, None])
-    seen = total > 0
+    if bool((total > 0).all()):
+        return means
+    seen = (total > 0).to(device_of(means))
 
     def one(mean: Tensor, old: Tensor) -> Tensor:
-        return torch.where(seen.to(mean.device).view(-1, *[1] * (mean.dim() - 1)), mean, old)
+        return torch.where(seen.view(-1, *[1] * (mean.dim() - 1)), mean, old)
 
     return each(one, means, otherwise)
 

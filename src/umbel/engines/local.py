@@ -202,8 +202,14 @@ def padded(plans: list[list[IntArray]]) -> IntArray:
     """Schedules side by side, (steps, clients, batch), with -1 where a client has no row."""
     steps = max((len(plan) for plan in plans), default=0)
     width = max((len(batch) for plan in plans for batch in plan), default=0)
-    index = np.full((steps, len(plans), width), -1, dtype=np.int64)
+    index = np.full((len(plans), steps * width), -1, dtype=np.int64)
     for k, plan in enumerate(plans):
-        for t, batch in enumerate(plan):
-            index[t, k, : len(batch)] = batch
-    return index
+        lengths = np.array([len(batch) for batch in plan])
+        if not len(plan):
+            continue
+        if (lengths[:-1] == width).all():  # one run of rows
+            index[k, : lengths.sum()] = np.concatenate(plan)
+        else:  # short batches in between: each starts at its own place
+            shift = np.arange(len(plan)) * width - (lengths.cumsum() - lengths)
+            index[k, np.arange(lengths.sum()) + np.repeat(shift, lengths)] = np.concatenate(plan)
+    return np.ascontiguousarray(index.reshape(len(plans), steps, width).swapaxes(0, 1))

@@ -7,7 +7,6 @@ that nobody trains on padding. Only a short last batch is padded, and masked out
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -123,17 +122,19 @@ class Simulator(LocalEngine):
 
         carry, fixed = begin(client, inputs)
         index = torch.from_numpy(padded(plans)).to(self.device)
-        live = index >= 0 if any(len(batch) < index.shape[2] for plan in plans for batch in plan) else None
-        index = index.clamp(min=0)
+        lengths = [len(plan) for plan in plans]
+        full = all(len(batch) == index.shape[2] for plan in plans for batch in plan)
+        live, index = None if full else index >= 0, index.clamp(min=0)
         steps = self._steps(task, options, carry, fixed, index, live)
         steps.load(carry, fixed, index, live)
         done: list[Tree] = []  # carries of clients that have finished, shortest schedule first
-        before = len(plans)
-        for width, turns in groupby(range(len(index)), key=lambda t: sum(len(plan) > t for plan in plans)):
-            done.append(steps.rows(width, before))
-            steps.play(width, len(list(turns)))
-            before = width
-        carry = tree.cat([steps.rows(0, before), *reversed(done)])
+        going, turn = len(plans), 0
+        for end in sorted(set(lengths)):
+            steps.play(going, end - turn)
+            still = sum(length > end for length in lengths)
+            done.append(steps.rows(still, going))
+            going, turn = still, end
+        carry = tree.cat(done[::-1])
         reply = finish(client, carry, fixed)
         for k, i in enumerate(ids):
             self.clients.diary.write(self.names[i], call.cohort.round, tree.take(reply.keep, k))
@@ -164,9 +165,10 @@ class Simulator(LocalEngine):
 
     def _stacked_client(self, call: Call, ids: list[int], plans: list[list[IntArray]]) -> Client:
         """The clients of a chunk as one `Client` with a leading axis; memory holds what the task declares."""
-        declared = call.task.memory(self.net, self.seed)
-        pages = [self.clients.memory(i, call.cohort.round, call.task, self.net) for i in ids]
-        memory = tree.stack([{name: page[name] for name in declared} for page in pages]) if declared else {}
+        memory: Tree = {}
+        if declared := call.task.memory(self.net, self.seed):
+            pages = [self.clients.memory(i, call.cohort.round, call.task, self.net) for i in ids]
+            memory = tree.stack([{name: page[name] for name in declared} for page in pages])
         size = torch.tensor([len(self.clients.rows(i, call.work.rows)) for i in ids], device=self.device)
         steps = torch.tensor([len(plan) for plan in plans], device=self.device)
         none = torch.zeros(len(ids), 0, device=self.device)

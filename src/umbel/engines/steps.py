@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from umbel import tree
+from umbel.ops import copies
 from umbel.tree import Tree
 
 Step = Callable[[Tree, Tree, Tensor, Tensor | None], Tree]  # carry, fixed, pool rows (w, b), live (w, b) -> carry
@@ -38,7 +39,7 @@ class Steps:
             self.turn += 1
 
     def rows(self, first: int, last: int) -> Tree:
-        """Carries of these clients as they are now."""
+        """Carries of these clients as they are now; those behind them are gone."""
         return tree.take(self.carry, slice(first, last))
 
 
@@ -107,7 +108,7 @@ class Recorded:
 def _copy(to: Tree, source: Tree) -> None:
     places, leaves = tree.named(to), tree.named(source)
     if places:
-        torch._foreach_copy_([places[name] for name in leaves], list(leaves.values()))
+        copies([places[name] for name in leaves], list(leaves.values()))
 
 
 def kind(*trees: Tree | Tensor | None) -> tuple[Any, ...]:

@@ -6,6 +6,6 @@ once; everywhere else, torch's own operations compute the same function.
 
 from umbel.ops.loss import mean_loss
 from umbel.ops.pooled import pooled_conv
-from umbel.ops.sums import sums
+from umbel.ops.sums import copies, sums
 
-__all__ = ["mean_loss", "pooled_conv", "sums"]
+__all__ = ["copies", "mean_loss", "pooled_conv", "sums"]

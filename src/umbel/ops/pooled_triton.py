@@ -30,9 +30,9 @@ def backward_weights(slope: Tensor, winner: Tensor, x: Tensor, reach: int) -> tu
     k, b, c, h, w = x.shape
     o, p, q = slope.shape[2:]
     for_weight, for_bias = x.new_empty(k, o, c, reach, reach), x.new_empty(k, o)
-    taps = triton.next_power_of_2(reach * reach)
-    _backward_weights[(k, o, c)](slope, winner, x, for_weight, for_bias, b, c, h, w, o, reach, p, q, taps, 64,
-                                 num_warps=4)
+    taps, windows = triton.next_power_of_2(reach * reach), min(256, triton.next_power_of_2(b * p * q))
+    _backward_weights[(k, o, c)](slope, winner, x, for_weight, for_bias, b, c, h, w, o, reach, p, q, taps, windows,
+                                 num_warps=8)
     return for_weight, for_bias
 
 
@@ -43,7 +43,8 @@ def backward_input(slope: Tensor, winner: Tensor, weight: Tensor, height: int, w
     c, r = weight.shape[2], weight.shape[-1]
     for_x = slope.new_empty(k, b, c, height, width)
     grid = (k * b, triton.cdiv(height * width, 32), triton.cdiv(c, 8))
-    _backward_input[grid](slope, winner, weight, for_x, b, c, height, width, o, r, p, q, 8, 32, num_warps=1)
+    _backward_input[grid](slope, winner, weight, for_x, b, c, height, width, o, r, p, q, 8, 32,
+                          4 if o % 4 == 0 else 1, num_warps=1)
     return for_x
 
 
@@ -109,23 +110,28 @@ def _backward_weights(slope, winner, x, for_weight, for_bias, images, C: constex
 
 @triton.jit
 def _backward_input(slope, winner, weight, for_x, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
-                    O: constexpr, R: constexpr, P: constexpr, Q: constexpr, IN: constexpr, PIXELS: constexpr):  # noqa: E741
+                    O: constexpr, R: constexpr, P: constexpr, Q: constexpr, IN: constexpr, PIXELS: constexpr,
+                    GROUP: constexpr):
     image = tl.program_id(0)
     pixel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     c = tl.program_id(2) * IN + tl.arange(0, IN)
     down, across = pixel // W, pixel % W
     total = tl.zeros([IN, PIXELS], tl.float32)
     kernel = weight + (image // images) * (O * C * R * R) + c * R * R
-    for i in range(R):
-        for j in range(R):
-            u, v = down - i, across - j  # where the tap (i, j) looked at this pixel from
-            seen = (u >= 0) & (u < 2 * P) & (v >= 0) & (v < 2 * Q) & (pixel < H * W)
-            at = image * (O * P * Q) + (u // 2) * Q + v // 2
-            mine = (u % 2) * 2 + v % 2
-            for o in range(O):
-                won = tl.load(winner + at + o * P * Q, mask=seen, other=4).to(tl.int32)
-                g = tl.load(slope + at + o * P * Q, mask=seen & (won == mine), other=0.0)
-                tap = tl.load(kernel + o * C * R * R + i * R + j, mask=c < C, other=0.0)
-                total += tap[:, None] * g[None, :]
+    for up in range(R // 2 + 1):  # windows whose winner may have looked at the pixel: those just above and left
+        for left in range(R // 2 + 1):
+            p, q = down // 2 - up, across // 2 - left
+            seen = (p >= 0) & (p < P) & (q >= 0) & (q < Q) & (pixel < H * W)
+            at = image * (O * P * Q) + p * Q + q
+            for o0 in range(0, O, GROUP):
+                for d in tl.static_range(GROUP):
+                    o = o0 + d
+                    won = tl.load(winner + at + o * P * Q, mask=seen, other=4).to(tl.int32)
+                    g = tl.load(slope + at + o * P * Q, mask=seen, other=0.0)
+                    i, j = down - 2 * p - won // 2, across - 2 * q - won % 2  # the tap that looked at it
+                    looked = seen & (won < 4) & (i >= 0) & (i < R) & (j >= 0) & (j < R)
+                    tap = tl.load(kernel[:, None] + (o * C * R * R + i * R + j)[None, :],
+                                  mask=(c < C)[:, None] & looked[None, :], other=0.0)
+                    total += tap * tl.where(looked, g, 0.0)[None, :]
     to = (image * C + c)[:, None] * (H * W) + pixel[None, :]
     tl.store(for_x + to, total, mask=(c < C)[:, None] & (pixel < H * W)[None, :])

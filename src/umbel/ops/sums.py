@@ -30,9 +30,30 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], scale: float, *pairs: Tensor) -> tuple[Any, Any]:
-        full = stacked(info, in_dims[1:], pairs)
-        out = _Sums.apply(scale, *full)  # type: ignore[no-untyped-call]
-        return out, (0,) * len(out)
+        full = [leaf.contiguous() for leaf in stacked(info, in_dims[1:], pairs)]
+        half = len(full) // 2
+        if not _plain(full):
+            return _Sums.forward(scale, *full), (0,) * half
+        from umbel.ops import sums_triton
+
+        out = tuple(torch.empty_like(leaf) for leaf in full[:half])
+        sums_triton.add(out, full[:half], full[half:], scale)
+        return out, (0,) * half
+
+
+def copies(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    """Write stacked tensors over others."""
+    fit = [k for k, pair in enumerate(zip(to, source, strict=True)) if _plain(pair)]
+    if fit and to[0].is_cuda:
+        from umbel.ops import sums_triton
+
+        sums_triton.copy([to[k] for k in fit], [source[k] for k in fit])
+    for k in set(range(len(to))) - set(fit if to[0].is_cuda else []):
+        to[k].copy_(source[k])
+
+
+def _plain(leaves: Sequence[Tensor]) -> bool:
+    return all(leaf.dtype == torch.float32 and leaf.is_contiguous() for leaf in leaves)
 
 
 def stacked(info: Any, in_dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
