@@ -90,7 +90,7 @@ def kernels(fed: Federation) -> str:
 
 def main(
     repeats: Annotated[int, typer.Option(help="Timed rounds, after two that are not timed.")] = 10,
-    profile: Annotated[bool, typer.Option("--profile", help="Write the kernels of a round under $OUT or here.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Write the kernels of a round to files.")] = False,
 ) -> None:
     """Print a table; write gpu.json."""
     if not torch.cuda.is_available():
@@ -99,7 +99,8 @@ def main(
     rates = {precision: rate(precision) for precision in models.PRECISIONS}
     table = Table(title=f"One epoch of K clients × {ROWS} rows, batch 10, {torch.cuda.get_device_name()}, torch"
                   f" {torch.__version__}, median of {repeats} rounds")
-    for column in ("model", "K", "precision", "ms", "spread", "first (s)", "loop (ms)", "ratio", "limit (ms)", "largest diff. to CPU"):
+    for column in ("model", "K", "precision", "ms", "spread", "first (s)", "loop (ms)", "ratio", "limit (ms)",
+                   "largest diff. to CPU"):
         table.add_column(column, justify="left" if column == "model" else "right")
     lines: list[dict[str, Any]] = []
     for name, shape, clients, precisions in WORK:

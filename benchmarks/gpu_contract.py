@@ -2,14 +2,17 @@
 
     python benchmarks/gpu_contract.py
 
-Needs a GPU and the package's own dependencies alone. With the tiny network of the tests: labels and bytes equal, weights
-within 1e-4, the same bits after a stop and resume, a client that answers NaN or nothing harms nobody. With LeNet-5 and
-clients of unequal size (masked batches, shrinking widths, the Triton kernels): weights within 1e-4 after a round.
+Needs a GPU and the package's own dependencies alone. First the Triton kernels against plain torch. Then, with the tiny
+network of the tests: labels and bytes equal, weights within 1e-4, the same bits after a stop and resume, a client that
+answers NaN or nothing harms nobody. With LeNet-5 and clients of unequal size (masked batches, shrinking widths):
+weights within 1e-4 after a round.
 """
 
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +21,46 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from helpers import ALL, ASKED, LOCAL, SEED, TRUTH, gap, models_by_name, play, silence, tiny_model, tiny_population, without  # isort: skip
+from helpers import ALL, ASKED, LOCAL, SEED, TRUTH, gap, models_by_name, play, silence, without  # isort: skip
+from helpers import tiny_model, tiny_population  # isort: skip
 
 from umbel import ledger, models, tree
 from umbel.algorithms import Local
 from umbel.checkpoint import RunFolder
 from umbel.data.clients import Pool, Population
 from umbel.engines import LocalEngine, LoopEngine, Simulator
+from umbel.ops import dense_triton, loss, pooled
 from umbel.run import rounds
 
 TOLERANCE = 1e-4
+
+
+def kernels_agree() -> None:
+    """Each Triton kernel equals the plain computation on the CPU to 1e-4 of the largest number."""
+    torch.manual_seed(0)
+
+    def near(found: Any, expected: Any) -> None:
+        for a, b in zip(found, expected, strict=True):
+            if b.is_floating_point():
+                assert bool(((a.cpu() - b).abs().max() <= 1e-4 * b.abs().max().clamp(min=1)).all()), (a, b)
+            else:
+                assert torch.equal(a.cpu(), b)
+
+    for k, b, c, h, w, o, r in ((20, 10, 3, 32, 32, 6, 5), (7, 10, 6, 14, 14, 16, 5), (2, 3, 1, 9, 11, 5, 3)):
+        x, weight, bias = torch.rand(k, b, c, h, w), torch.randn(k, o, c, r, r) / 5, torch.randn(k, o) / 10
+        y, winner = pooled.forward(x, weight, bias)
+        near(pooled.forward(x.cuda(), weight.cuda(), bias.cuda()), (y, winner))
+        slope = torch.randn_like(y)
+        near(pooled.backward_weights(slope.cuda(), winner.cuda(), x.cuda(), r),
+             pooled.backward_weights(slope, winner, x, r))
+        near([pooled.backward_input(slope.cuda(), winner.cuda(), weight.cuda(), h, w)],
+             [pooled.backward_input(slope, winner, weight, h, w)])
+    for k, b, f, n in ((20, 10, 400, 120), (5, 10, 84, 10), (3, 37, 784, 200), (2, 5, 9, 8)):
+        x, weight, bias, slope = torch.randn(k, b, f), torch.randn(k, n, f), torch.randn(k, n), torch.randn(k, b, n)
+        near([dense_triton.forward(x.cuda(), weight.cuda(), bias.cuda())], [torch.baddbmm(bias[:, None], x, weight.mT)])
+        near(dense_triton.backward_weights(slope.cuda(), x.cuda()), (slope.mT @ x, slope.sum(1)))
+        y, live = torch.randint(0, n, (k, b)), torch.rand(k, b) > 0.3
+        near(loss.forward(slope.cuda(), y.cuda(), live.cuda()), loss.forward(slope, y, live))
 
 
 def tiny(device: str = "cuda", budget: int | None = None, people: Population | None = None) -> LocalEngine:
@@ -92,7 +125,7 @@ def unequal(shape: tuple[int, ...]) -> Population:
     y = rng.integers(0, 10, at[-1])
     x = rng.integers(0, 128, (at[-1], *shape)) + 12 * y.reshape(-1, *[1] * len(shape))
     truth = np.arange(len(sizes)) % 2
-    train = [np.arange(a, b) for a, b in zip(at[:-1], at[1:], strict=True)]
+    train = [np.arange(a, b) for a, b in pairwise(at)]
     for rows, group in zip(train, truth, strict=True):
         x[rows] = x[rows][..., ::-1] if group else x[rows]
     return Population(Pool(x.astype(np.uint8), y), train, [rows[:2] for rows in train], truth, 10)
@@ -108,7 +141,9 @@ def with_lenet(name: str, shape: tuple[int, ...]) -> float:
 
 
 def main() -> None:
-    table = Table(title=f"The contract on {torch.cuda.get_device_name()}, torch {torch.__version__}: distance to the CPU")
+    kernels_agree()
+    place = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    table = Table(title=f"The contract on {place}: distance to the CPU")
     for column in ("method", "tiny", "tiny, in chunks", "lenet5 28 px", "lenet5 32 px", "bytes, resume, NaN, silence"):
         table.add_column(column, justify="left" if column == "method" else "right")
     with tempfile.TemporaryDirectory() as folder:

@@ -209,7 +209,8 @@ def simulate(
 
 
 def _simulate(data: str | Dataset | Population, scenario: str, clients: int | None, model: Network | None, seed: int,
-              engine: str, device: str, precision: str, test_mode: str | None, data_dir: str | Path | None) -> LocalEngine:
+              engine: str, device: str, precision: str, test_mode: str | None,
+              data_dir: str | Path | None) -> LocalEngine:
     if isinstance(data, str):
         name = model if isinstance(model, str) else None
         named = None if data in SCENARIOS and SCENARIOS[data].brings_data else data

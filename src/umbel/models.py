@@ -6,7 +6,7 @@ Tasks never touch a module: they ask a `Model` for logits, features or a gradien
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch.func import functional_call, grad
 from torch.nn.functional import pad, relu
 
 from umbel.errors import UmbelError, unknown
-from umbel.ops import mean_loss, pooled_conv
+from umbel.ops import dense, mean_loss, pooled_conv
 from umbel.tree import Params
 
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -142,6 +142,8 @@ class Model:
         for layer in module.modules():
             if isinstance(layer, PooledConv2d):
                 layer.many = True
+            elif type(layer) is nn.Linear:
+                layer.forward = partial(_dense, layer)  # type: ignore[method-assign]
         return replace(self, functional=True, module=module)
 
     def to(self, device: torch.device) -> "Model":
@@ -225,6 +227,10 @@ def mlp(shape: tuple[int, ...], classes: int, hidden: int = 200) -> nn.Module:
     """One hidden layer of 200: the Comparative Evaluation's and IFCA's network."""
     features = int(torch.tensor(shape).prod())
     return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def _dense(layer: nn.Linear, x: Tensor) -> Tensor:
+    return dense(x, layer.weight, layer.bias)
 
 
 class PooledConv2d(nn.Conv2d):

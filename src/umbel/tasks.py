@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from umbel import tree
+from umbel import ops, tree
 from umbel.models import Batch, Model
 from umbel.tree import Params, Tree
 
@@ -140,8 +140,11 @@ def descend(carry: Tree, gradient: Params, lr: float, momentum: float) -> Tree:
     """v <- momentum * v + g;  w <- w - lr * v."""
     if not momentum:
         return {**carry, "model": tree.plus(carry["model"], gradient, -lr)}
-    velocity = tree.plus(gradient, carry["velocity"], momentum)
-    return {**carry, "model": tree.plus(carry["model"], velocity, -lr), "velocity": velocity}
+    model, velocity = (carry[name] for name in ("model", "velocity"))
+    w, v = ops.sgd([model[name] for name in gradient], [velocity[name] for name in gradient], list(gradient.values()),
+                   lr, momentum)
+    return {**carry, "model": {**model, **dict(zip(gradient, w, strict=True))},
+            "velocity": dict(zip(gradient, v, strict=True))}
 
 
 def sgd_step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float = 0.0,

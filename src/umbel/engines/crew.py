@@ -54,7 +54,8 @@ class Crew:
         ends = np.cumsum([len(rows) for rows in people.train])
         np.savez(self.folder / "rows.npz", train=np.concatenate(people.train), ends=ends)
         told = {"names": people.names, "classes": net.classes, "seed": self.clients.seed, "model": net.name,
-                "shape": net.shape, "precision": net.precision, "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
+                "precision": net.precision, "shape": net.shape, "mean": net.mean.flatten().tolist(),
+                "std": net.std.flatten().tolist()}
         (self.folder / "told.json").write_text(json.dumps(told))
 
     def perform(self, call: Call) -> Iterator[Answered]:

@@ -5,7 +5,9 @@ of them. Whoever has finished must be read (`rows`) before the others go on: on 
 few, and a finished client may be trained on with nobody looking.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from umbel.ops import copies
 from umbel.tree import Tree
 
 Step = Callable[[Tree, Tree, Tensor, Tensor | None], Tree]  # carry, fixed, pool rows (w, b), live (w, b) -> carry
+LONG = 10  # steps of a long graph; it writes its buffers once, and is launched once
 SHARES = (1.0, 0.8, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)  # widths that are recorded, as shares of the whole chunk
 
 
@@ -57,7 +60,7 @@ class Recorded:
         self.schedule = torch.zeros_like(rows)
         self.live = None if live is None else torch.zeros_like(live)
         self.turn = torch.zeros(1, dtype=torch.int64, device=rows.device)
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by width and number of steps
         most = rows.shape[1]
         self.widths = sorted({-(-int(1000 * share * most) // 1000) or 1 for share in SHARES})
 
@@ -73,36 +76,53 @@ class Recorded:
     def play(self, width: int, steps: int) -> None:
         """Let the first `width` clients, or a few more, take their next steps."""
         width = next(known for known in self.widths if known >= width)
-        if width not in self.graphs:
-            self.graphs[width] = self._record(width)
-        graph = self.graphs[width]
-        for _ in range(steps):
-            graph.replay()
+        for length, times in ((LONG, steps // LONG), (1, steps % LONG)):
+            if times and (width, length) not in self.graphs:
+                self.graphs[width, length] = self._record(width, length)
+            for _ in range(times):
+                self.graphs[width, length].replay()
 
     def rows(self, first: int, last: int) -> Tree:
         """A copy of these clients' carries as they are now."""
         return tree.each(torch.clone, tree.take(self.carry, slice(first, last)))
 
-    def _next(self, width: int) -> Tree:
+    def _record(self, width: int, length: int) -> torch.cuda.CUDAGraph:
         first = slice(0, width)
-        rows = self.schedule.index_select(0, self.turn)[0, :width]
-        live = None if self.live is None else self.live.index_select(0, self.turn)[0, :width]
-        return self.step(tree.take(self.carry, first), tree.take(self.fixed, first), rows, live)
+        carry, fixed = tree.take(self.carry, first), tree.take(self.fixed, first)
 
-    def _record(self, width: int) -> torch.cuda.CUDAGraph:
+        def steps(count: int) -> Tree:
+            after = carry
+            turns = self.turn + torch.arange(count, device=self.turn.device)
+            rows = self.schedule.index_select(0, turns)[:, :width]
+            live = None if self.live is None else self.live.index_select(0, turns)[:, :width]
+            for k in range(count):
+                after = self.step(after, fixed, rows[k], None if live is None else live[k])
+            return after
+
         graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._next(width)  # once for nothing: libraries and kernels make themselves ready
+        with torch.cuda.stream(side), _no_garbage_collection():  # an old graph that ends now would spoil the new one
+            steps(1)  # once for nothing: libraries and kernels make themselves ready
             torch.cuda.synchronize()
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
             try:
-                _copy(tree.take(self.carry, slice(0, width)), self._next(width))
-                self.turn += 1
+                _copy(carry, steps(length))
+                self.turn += length
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(side)
         return graph
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _copy(to: Tree, source: Tree) -> None:

@@ -4,8 +4,9 @@ Each is an ordinary function of ordinary tensors. Under `torch.vmap` on a GPU, a
 once; everywhere else, torch's own operations compute the same function.
 """
 
+from umbel.ops.dense import dense
 from umbel.ops.loss import mean_loss
 from umbel.ops.pooled import pooled_conv
-from umbel.ops.sums import copies, sums
+from umbel.ops.updates import copies, sgd, sums
 
-__all__ = ["copies", "mean_loss", "pooled_conv", "sums"]
+__all__ = ["copies", "dense", "mean_loss", "pooled_conv", "sgd", "sums"]

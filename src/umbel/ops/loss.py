@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, one_hot
 
-from umbel.ops.sums import stacked
+from umbel.ops.updates import stacked
 
 LARGEST = 16_384  # rows x classes that one program holds in its registers
 

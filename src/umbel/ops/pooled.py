@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, relu
 
-from umbel.ops.sums import stacked
+from umbel.ops.updates import stacked
 
 DEAD = 4
 

@@ -26,26 +26,42 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 def backward_weights(slope: Tensor, winner: Tensor, x: Tensor, reach: int) -> tuple[Tensor, Tensor]:
     """Slopes of weight and bias; see `pooled.backward_weights`."""
-    slope, winner, x = slope.contiguous(), winner.contiguous(), x.contiguous()
+    x = x.contiguous()
     k, b, c, h, w = x.shape
-    o, p, q = slope.shape[2:]
-    for_weight, for_bias = x.new_empty(k, o, c, reach, reach), x.new_empty(k, o)
-    taps, windows = triton.next_power_of_2(reach * reach), min(256, triton.next_power_of_2(b * p * q))
-    _backward_weights[(k, o, c)](slope, winner, x, for_weight, for_bias, b, c, h, w, o, reach, p, q, taps, windows,
-                                 num_warps=8)
-    return for_weight, for_bias
+    full = spread(slope, winner, h - reach + 1, w - reach + 1)
+    o, u, v = full.shape[2:]
+    parts = b if u * v >= 256 else 1  # large pictures: a program an image, then their sum
+    for_weight, for_bias = x.new_empty(k, parts, o, c, reach, reach), x.new_empty(k, parts, o)
+    grid = (k * parts, c, triton.cdiv(o, CHANNELS))
+    _backward_weights[grid](full, x, for_weight, for_bias, b // parts, c, h, w, o, reach, u, v,
+                            triton.next_power_of_2(reach * reach), CHANNELS, 32, num_warps=1)
+    if parts == 1:
+        return for_weight[:, 0], for_bias[:, 0]
+    return for_weight.sum(1), for_bias.sum(1)
 
 
 def backward_input(slope: Tensor, winner: Tensor, weight: Tensor, height: int, width: int) -> Tensor:
     """Slope of x; see `pooled.backward_input`."""
-    slope, winner, weight = slope.contiguous(), winner.contiguous(), weight.contiguous()
-    k, b, o, p, q = slope.shape
-    c, r = weight.shape[2], weight.shape[-1]
+    weight = weight.contiguous()
+    k, b = slope.shape[:2]
+    o, c, r = weight.shape[1], weight.shape[2], weight.shape[-1]
+    full = spread(slope, winner, height - r + 1, width - r + 1)
     for_x = slope.new_empty(k, b, c, height, width)
-    grid = (k * b, triton.cdiv(height * width, 32), triton.cdiv(c, 8))
-    _backward_input[grid](slope, winner, weight, for_x, b, c, height, width, o, r, p, q, 8, 32,
-                          4 if o % 4 == 0 else 1, num_warps=1)
+    together = 2 if b % 2 == 0 else 1  # images that share the loads of a weight
+    grid = (k * b // together, triton.cdiv(height * width, 32), triton.cdiv(c, 8))
+    _backward_input[grid](full, weight, for_x, b, c, height, width, o, r, *full.shape[-2:], 8, together, 32,
+                          num_warps=1)
     return for_x
+
+
+def spread(slope: Tensor, winner: Tensor, height: int, width: int) -> Tensor:
+    """Slopes put back where the winners were; see `pooled.spread`."""
+    slope, winner = slope.contiguous(), winner.contiguous()
+    full = slope.new_empty(*slope.shape[:-2], height, width)
+    p, q = slope.shape[-2:]
+    grid = (triton.cdiv(full.numel(), 1024),)
+    _spread[grid](slope, winner, full, full.numel(), height, width, p, q, 1024)
+    return full
 
 
 @triton.jit
@@ -83,55 +99,64 @@ def _forward(x, weight, bias, y, winner, images, C: constexpr, H: constexpr, W: 
     tl.store(winner + to, tl.where(dead, 4, which).to(tl.uint8), mask=written)
 
 
+@triton.jit(do_not_specialize=["count"])
+def _spread(slope, winner, full, count, U: constexpr, V: constexpr, P: constexpr, Q: constexpr, BLOCK: constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    picture, u, v = at // (U * V), at // V % U, at % V
+    inside = (u // 2 < P) & (v // 2 < Q) & (at < count)
+    window = picture * (P * Q) + (u // 2) * Q + v // 2
+    won = tl.load(winner + window, mask=inside, other=4).to(tl.int32)
+    g = tl.load(slope + window, mask=inside, other=0.0)
+    tl.store(full + at, tl.where(won == (u % 2) * 2 + v % 2, g, 0.0), mask=at < count)
+
+
 @triton.jit
-def _backward_weights(slope, winner, x, for_weight, for_bias, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
-                      O: constexpr, R: constexpr, P: constexpr, Q: constexpr, TAPS: constexpr, PLACES: constexpr):  # noqa: E741
-    client, o, c = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+def _backward_weights(full, x, for_weight, for_bias, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
+                      O: constexpr, R: constexpr, U: constexpr, V: constexpr, TAPS: constexpr, OUT: constexpr,  # noqa: E741
+                      PLACES: constexpr):
+    part, c = tl.program_id(0), tl.program_id(1)
+    out = tl.program_id(2) * OUT + tl.arange(0, OUT)
     tap = tl.arange(0, TAPS)
-    real = tap < R * R
     shift = (tap // R) * W + tap % R
-    weights = tl.zeros([TAPS, PLACES], tl.float32)
-    bias = tl.zeros([PLACES], tl.float32)
-    for start in range(0, images * P * Q, PLACES):  # all windows of all images of the client
-        window = start + tl.arange(0, PLACES)
-        image, place = client * images + window // (P * Q), window % (P * Q)
-        at = (image * O + o) * (P * Q) + place
-        won = tl.load(winner + at, mask=window < images * P * Q, other=4).to(tl.int32)
-        live = won < 4
-        g = tl.load(slope + at, mask=live, other=0.0)
-        pixel = (image * C + c) * (H * W) + ((place // Q) * 2 + won // 2) * W + (place % Q) * 2 + won % 2
-        pixels = tl.load(x + pixel[None, :] + shift[:, None], mask=live[None, :] & real[:, None], other=0.0)
-        weights += pixels * g[None, :]
-        bias += g
-    tl.store(for_weight + ((client * O + o) * C + c) * R * R + tap, tl.sum(weights, 1), mask=real)
+    weights = tl.zeros([OUT, TAPS, PLACES], tl.float32)  # a lane owns a place and sums up its own products
+    bias = tl.zeros([OUT, PLACES], tl.float32)
+    for image in range(images):
+        picture = part * images + image
+        for start in range(0, U * V, PLACES):
+            place = start + tl.arange(0, PLACES)
+            inside = place < U * V
+            g = tl.load(full + (picture * O + out)[:, None] * (U * V) + place[None, :],
+                        mask=(out < O)[:, None] & inside[None, :], other=0.0)
+            pixel = (picture * C + c) * (H * W) + (place // V) * W + place % V
+            pixels = tl.load(x + pixel[None, :] + shift[:, None],
+                             mask=inside[None, :] & (tap < R * R)[:, None], other=0.0)
+            weights += g[:, None, :] * pixels[None, :, :]
+            bias += g
+    to = for_weight + ((part * O + out) * C + c)[:, None] * (R * R) + tap[None, :]
+    tl.store(to, tl.sum(weights, 2), mask=(out < O)[:, None] & (tap < R * R)[None, :])
     if c == 0:
-        tl.store(for_bias + client * O + o, tl.sum(bias, 0))
+        tl.store(for_bias + part * O + out, tl.sum(bias, 1), mask=out < O)
 
 
 @triton.jit
-def _backward_input(slope, winner, weight, for_x, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
-                    O: constexpr, R: constexpr, P: constexpr, Q: constexpr, IN: constexpr, PIXELS: constexpr,
-                    GROUP: constexpr):
-    image = tl.program_id(0)
+def _backward_input(full, weight, for_x, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
+                    O: constexpr, R: constexpr, U: constexpr, V: constexpr, IN: constexpr, IMAGES: constexpr,  # noqa: E741
+                    PIXELS: constexpr):
+    first = tl.program_id(0) * IMAGES
+    picture = first + tl.arange(0, IMAGES)
     pixel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     c = tl.program_id(2) * IN + tl.arange(0, IN)
     down, across = pixel // W, pixel % W
-    total = tl.zeros([IN, PIXELS], tl.float32)
-    kernel = weight + (image // images) * (O * C * R * R) + c * R * R
-    for up in range(R // 2 + 1):  # windows whose winner may have looked at the pixel: those just above and left
-        for left in range(R // 2 + 1):
-            p, q = down // 2 - up, across // 2 - left
-            seen = (p >= 0) & (p < P) & (q >= 0) & (q < Q) & (pixel < H * W)
-            at = image * (O * P * Q) + p * Q + q
-            for o0 in range(0, O, GROUP):
-                for d in tl.static_range(GROUP):
-                    o = o0 + d
-                    won = tl.load(winner + at + o * P * Q, mask=seen, other=4).to(tl.int32)
-                    g = tl.load(slope + at + o * P * Q, mask=seen, other=0.0)
-                    i, j = down - 2 * p - won // 2, across - 2 * q - won % 2  # the tap that looked at it
-                    looked = seen & (won < 4) & (i >= 0) & (i < R) & (j >= 0) & (j < R)
-                    tap = tl.load(kernel[:, None] + (o * C * R * R + i * R + j)[None, :],
-                                  mask=(c < C)[:, None] & looked[None, :], other=0.0)
-                    total += tap * tl.where(looked, g, 0.0)[None, :]
-    to = (image * C + c)[:, None] * (H * W) + pixel[None, :]
-    tl.store(for_x + to, total, mask=(c < C)[:, None] & (pixel < H * W)[None, :])
+    total = tl.zeros([IN, IMAGES, PIXELS], tl.float32)
+    kernel = weight + (first // images) * (O * C * R * R) + c * R * R
+    for o in range(O):
+        for i in range(R):
+            for j in tl.static_range(R):
+                u, v = down - i, across - j  # where the tap (i, j) looked at this pixel from
+                seen = (u >= 0) & (u < U) & (v >= 0) & (v < V) & (pixel < H * W)
+                at = (picture * O + o)[:, None] * (U * V) + (u * V + v)[None, :]
+                g = tl.load(full + at, mask=seen[None, :], other=0.0)
+                tap = tl.load(kernel + o * C * R * R + i * R + j, mask=c < C, other=0.0)
+                total += tap[:, None, None] * g[None, :, :]
+    to = (picture[None, :] * C + c[:, None])[:, :, None] * (H * W) + pixel[None, None, :]
+    tl.store(for_x + to, total, mask=(c < C)[:, None, None] & (pixel < H * W)[None, None, :])
