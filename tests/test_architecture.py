@@ -9,8 +9,8 @@ import umbel
 ROOT = Path(umbel.__file__).parent
 ORDER = [
     "errors", "seeds", "heterogeneity", "ops", "tree", "models", "data", "tasks", "signatures", "proximity",
-    "clusterers", "threshold", "ledger", "uplink", "federation", "algorithms", "engines", "evaluate", "checkpoint", "recipe",
-    "experiment", "result", "run", "newcomer", "compare", "diagnose", "reproduce", "report", "screen", "cli",
+    "clusterers", "threshold", "ledger", "uplink", "federation", "algorithms", "engines", "evaluate", "checkpoint",
+    "recipe", "experiment", "result", "run", "newcomer", "compare", "diagnose", "reproduce", "report", "screen", "cli",
 ]
 
 

@@ -143,13 +143,17 @@ def _validation(labels: IntArray, rng: np.random.Generator, share: float = 0.1) 
     return mask
 
 
-def batches(rows: IntArray, work: Work, rng: np.random.Generator) -> list[IntArray]:
-    """The batches of one client, in order: each epoch is a fresh permutation, its last batch may be short."""
-    if not len(rows):
-        return []
+def batches(rows: IntArray, work: Work, rng: np.random.Generator) -> IntArray:
+    """The batches of one client, (steps, size), in order: each epoch is a fresh permutation.
+
+    An epoch's last batch may be short: it ends in -1.
+    """
     size = work.batch or len(rows)
-    drawn: list[IntArray] = []
-    while len(drawn) < work.steps or (not work.steps and len(drawn) < work.epochs * -(-len(rows) // size)):
-        order = rng.permutation(rows)
-        drawn += [order[start : start + size] for start in range(0, len(order), size)]
-    return drawn[: work.steps] if work.steps else drawn
+    if not len(rows):
+        return np.empty((0, size), dtype=np.int64)
+    in_epoch = -(-len(rows) // size)
+    epochs = -(-work.steps // in_epoch) if work.steps else work.epochs
+    drawn = np.full((epochs, in_epoch * size), -1, dtype=np.int64)
+    for epoch in drawn:
+        epoch[: len(rows)] = rng.permutation(rows)
+    return drawn.reshape(-1, size)[: work.steps or None]

@@ -80,10 +80,14 @@ class LocalClients:
             )
         return self._cache[i, which]
 
-    def schedule(self, i: int, cohort: Cohort, work: Work) -> list[IntArray]:
-        """The batches of client i in this round and phase, whoever computes them."""
+    def plan(self, i: int, cohort: Cohort, work: Work) -> IntArray:
+        """The batches of client i in this round and phase, whoever computes them: (steps, size), -1 for no row."""
         rng = generator(self.seed, "batches", cohort.phase, cohort.round, self.population.names[i])
         return batches(self.rows(i, work.rows), work, rng)
+
+    def schedule(self, i: int, cohort: Cohort, work: Work) -> list[IntArray]:
+        """The same, as the rows of each batch."""
+        return [batch if batch[-1] >= 0 else batch[batch >= 0] for batch in self.plan(i, cohort, work)]
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""
@@ -198,18 +202,10 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def padded(plans: list[list[IntArray]]) -> IntArray:
-    """Schedules side by side, (steps, clients, batch), with -1 where a client has no row."""
-    steps = max((len(plan) for plan in plans), default=0)
-    width = max((len(batch) for plan in plans for batch in plan), default=0)
-    index = np.full((len(plans), steps * width), -1, dtype=np.int64)
+def side_by_side(plans: list[IntArray]) -> IntArray:
+    """Plans of several clients as one, (steps, clients, size), with -1 where a client has no row."""
+    steps, size = (max((plan.shape[axis] for plan in plans), default=0) for axis in (0, 1))
+    index = np.full((steps, len(plans), size), -1, dtype=np.int64)
     for k, plan in enumerate(plans):
-        lengths = np.array([len(batch) for batch in plan])
-        if not len(plan):
-            continue
-        if (lengths[:-1] == width).all():  # one run of rows
-            index[k, : lengths.sum()] = np.concatenate(plan)
-        else:  # short batches in between: each starts at its own place
-            shift = np.arange(len(plan)) * width - (lengths.cumsum() - lengths)
-            index[k, np.arange(lengths.sum()) + np.repeat(shift, lengths)] = np.concatenate(plan)
-    return np.ascontiguousarray(index.reshape(len(plans), steps, width).swapaxes(0, 1))
+        index[: len(plan), k, : plan.shape[1]] = plan
+    return index

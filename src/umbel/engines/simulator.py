@@ -15,7 +15,7 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import IntArray, Population
 from umbel.engines.crew import Crew, can_leave_home
-from umbel.engines.local import LocalEngine, one_thread, padded, values
+from umbel.engines.local import LocalEngine, one_thread, side_by_side, values
 from umbel.engines.steps import Recorded, Steps, kind
 from umbel.errors import UmbelError
 from umbel.federation import Answered, Call, Silent
@@ -83,9 +83,9 @@ class Simulator(LocalEngine):
     # Training ---------------------------------------------------------------------------------------------------
 
     def _train(self, call: Call) -> Iterator[Answered]:
-        plans = [self.clients.schedule(i, call.cohort, call.work) for i in call.cohort.ids.tolist()]
+        plans = [self.clients.plan(i, call.cohort, call.work) for i in call.cohort.ids.tolist()]
         longest_first = sorted(range(len(plans)), key=lambda position: -len(plans[position]))
-        batch = max((len(rows) for plan in plans for rows in plan), default=1)
+        batch = max((plan.shape[1] for plan in plans), default=1)
         width = max(1, self.budget // footprint(self.net, batch))
         for start in range(0, len(plans), width):
             chosen = longest_first[start : start + width]
@@ -93,7 +93,7 @@ class Simulator(LocalEngine):
                 send = self._side_by_side(call, chosen, [plans[position] for position in chosen])
             yield Answered(torch.tensor(chosen), send)
 
-    def _side_by_side(self, call: Call, chosen: list[int], plans: list[list[IntArray]]) -> Tree:
+    def _side_by_side(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Tree:
         """`_train_chunk`, with one sentence for what cannot be vectorised or does not fit."""
         try:
             return self._train_chunk(call, chosen, plans)
@@ -108,7 +108,7 @@ class Simulator(LocalEngine):
                 f" ({str(error).strip().splitlines()[0].rstrip('.')}): take --engine loop, which trains one at a time."
             ) from error
 
-    def _train_chunk(self, call: Call, chosen: list[int], plans: list[list[IntArray]]) -> Tree:
+    def _train_chunk(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Tree:
         """Train some clients side by side, longest schedule first; returns what they send."""
         assert isinstance(call.task, Loop)
         task, net, options = call.task, self.many, call.options
@@ -121,9 +121,9 @@ class Simulator(LocalEngine):
         finish = torch.vmap(lambda client, carry, fixed: task.finish(net, client, carry, fixed, **options))
 
         carry, fixed = begin(client, inputs)
-        index = torch.from_numpy(padded(plans)).to(self.device)
-        lengths = [len(plan) for plan in plans]
-        full = all(len(batch) == index.shape[2] for plan in plans for batch in plan)
+        rows, lengths = side_by_side(plans), [len(plan) for plan in plans]
+        full = int((rows >= 0).sum()) == sum(lengths) * rows.shape[2]
+        index = torch.from_numpy(rows).to(self.device)
         live, index = None if full else index >= 0, index.clamp(min=0)
         steps = self._steps(task, options, carry, fixed, index, live)
         steps.load(carry, fixed, index, live)
@@ -163,7 +163,7 @@ class Simulator(LocalEngine):
             self.recorded[key] = Recorded(step, carry, fixed, index, live, self.graph_memory)
         return self.recorded[key]
 
-    def _stacked_client(self, call: Call, ids: list[int], plans: list[list[IntArray]]) -> Client:
+    def _stacked_client(self, call: Call, ids: list[int], plans: list[IntArray]) -> Client:
         """The clients of a chunk as one `Client` with a leading axis; memory holds what the task declares."""
         memory: Tree = {}
         if declared := call.task.memory(self.net, self.seed):

@@ -99,7 +99,7 @@ class Recorded:
                 after = self.step(after, fixed, rows[k], None if live is None else live[k])
             return after
 
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side), _no_garbage_collection():  # an old graph that ends now would spoil the new one
             steps(1)  # once for nothing: libraries and kernels make themselves ready

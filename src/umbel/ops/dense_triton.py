@@ -35,7 +35,7 @@ def _precision() -> str:
 
 
 @triton.jit
-def _forward(x, weight, bias, y, B: constexpr, F: constexpr, N: constexpr, PRECISION: constexpr,  # type: ignore[no-untyped-def]
+def _forward(x, weight, bias, y, B: constexpr, F: constexpr, N: constexpr, PRECISION: constexpr,
              ROWS: constexpr, OUT: constexpr, DEEP: constexpr):
     client = tl.program_id(0)
     out = tl.program_id(1) * OUT + tl.arange(0, OUT)
@@ -53,7 +53,7 @@ def _forward(x, weight, bias, y, B: constexpr, F: constexpr, N: constexpr, PRECI
 
 
 @triton.jit
-def _backward_weights(slope, x, for_weight, for_bias, B: constexpr, F: constexpr, N: constexpr,  # type: ignore[no-untyped-def]
+def _backward_weights(slope, x, for_weight, for_bias, B: constexpr, F: constexpr, N: constexpr,
                       PRECISION: constexpr, ROWS: constexpr, OUT: constexpr, DEEP: constexpr):
     client = tl.program_id(0)
     out = tl.program_id(1) * OUT + tl.arange(0, OUT)

@@ -17,7 +17,7 @@ def forward(logits: Tensor, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _mean_loss(logits, y, live, loss, slope, B: constexpr, C: constexpr, ROWS: constexpr, CLASSES: constexpr):  # type: ignore[no-untyped-def]
+def _mean_loss(logits, y, live, loss, slope, B: constexpr, C: constexpr, ROWS: constexpr, CLASSES: constexpr):
     client = tl.program_id(0)
     row, column = tl.arange(0, ROWS), tl.arange(0, CLASSES)
     at = client * B * C + row[:, None] * C + column[None, :]

@@ -76,7 +76,8 @@ class _Weights(_OneWay):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, slope: Tensor, winner: Tensor, x: Tensor, reach: int) -> tuple[Any, Any]:
-        return backward_weights(*stacked(info, in_dims[:3], (slope, winner, x)), reach), (0, 0)
+        slope, winner, x = stacked(info, in_dims[:3], (slope, winner, x))
+        return backward_weights(slope, winner, x, reach), (0, 0)
 
 
 class _Input(_OneWay):
@@ -88,7 +89,8 @@ class _Input(_OneWay):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, slope: Tensor, winner: Tensor, weight: Tensor, height: int, width: int) -> Any:
-        return backward_input(*stacked(info, in_dims[:3], (slope, winner, weight)), height, width), 0
+        slope, winner, weight = stacked(info, in_dims[:3], (slope, winner, weight))
+        return backward_input(slope, winner, weight, height, width), 0
 
 
 # Stacked computations: Triton on a GPU, plain torch elsewhere (the reference that the kernels are compared with) -----
@@ -102,7 +104,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         return pooled_triton.forward(x, weight, bias)
     values = torch.vmap(conv2d)(x, weight, bias)
     down, across = (side // 2 for side in values.shape[-2:])
-    windows = values[..., : 2 * down, : 2 * across].unflatten(-2, (down, 2)).unflatten(-1, (across, 2))
+    windows = values[..., : 2 * down, : 2 * across].reshape(*values.shape[:-2], down, 2, across, 2)
     best, winner = windows.movedim(-3, -2).flatten(-2).max(-1)
     return relu(best), torch.where(best <= 0, DEAD, winner).to(torch.uint8)
 
@@ -133,7 +135,7 @@ def spread(slope: Tensor, winner: Tensor, height: int, width: int) -> Tensor:
     """Slopes of pooled values put back where the winners were, (K, B, O, H', W'), zero elsewhere."""
     down, across = slope.shape[-2:]
     places = torch.arange(4, device=slope.device)
-    windows = torch.where(winner[..., None] == places, slope[..., None], 0.0).unflatten(-1, (2, 2))
+    windows = torch.where(winner[..., None] == places, slope[..., None], 0.0).view(*slope.shape, 2, 2)
     full = slope.new_zeros(*slope.shape[:-2], height, width)
     full[..., : 2 * down, : 2 * across] = windows.movedim(-3, -2).flatten(-4, -3).flatten(-2)
     return full

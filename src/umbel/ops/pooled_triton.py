@@ -65,7 +65,7 @@ def spread(slope: Tensor, winner: Tensor, height: int, width: int) -> Tensor:
 
 
 @triton.jit
-def _forward(x, weight, bias, y, winner, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
+def _forward(x, weight, bias, y, winner, images, C: constexpr, H: constexpr, W: constexpr,
              O: constexpr, R: constexpr, P: constexpr, Q: constexpr, OUT: constexpr, PLACES: constexpr):  # noqa: E741
     image = tl.program_id(0)  # client * images + image
     place = tl.program_id(1) * PLACES + tl.arange(0, PLACES)  # in the pooled picture
@@ -100,7 +100,7 @@ def _forward(x, weight, bias, y, winner, images, C: constexpr, H: constexpr, W: 
 
 
 @triton.jit(do_not_specialize=["count"])
-def _spread(slope, winner, full, count, U: constexpr, V: constexpr, P: constexpr, Q: constexpr, BLOCK: constexpr):  # type: ignore[no-untyped-def]
+def _spread(slope, winner, full, count, U: constexpr, V: constexpr, P: constexpr, Q: constexpr, BLOCK: constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     picture, u, v = at // (U * V), at // V % U, at % V
     inside = (u // 2 < P) & (v // 2 < Q) & (at < count)
@@ -111,7 +111,7 @@ def _spread(slope, winner, full, count, U: constexpr, V: constexpr, P: constexpr
 
 
 @triton.jit
-def _backward_weights(full, x, for_weight, for_bias, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
+def _backward_weights(full, x, for_weight, for_bias, images, C: constexpr, H: constexpr, W: constexpr,
                       O: constexpr, R: constexpr, U: constexpr, V: constexpr, TAPS: constexpr, OUT: constexpr,  # noqa: E741
                       PLACES: constexpr):
     part, c = tl.program_id(0), tl.program_id(1)
@@ -139,7 +139,7 @@ def _backward_weights(full, x, for_weight, for_bias, images, C: constexpr, H: co
 
 
 @triton.jit
-def _backward_input(full, weight, for_x, images, C: constexpr, H: constexpr, W: constexpr,  # type: ignore[no-untyped-def]
+def _backward_input(full, weight, for_x, images, C: constexpr, H: constexpr, W: constexpr,
                     O: constexpr, R: constexpr, U: constexpr, V: constexpr, IN: constexpr, IMAGES: constexpr,  # noqa: E741
                     PIXELS: constexpr):
     first = tl.program_id(0) * IMAGES

@@ -67,8 +67,8 @@ class _SGD(_Update):
     @staticmethod
     def forward(lr: float, momentum: float, *leaves: Tensor) -> tuple[Tensor, ...]:
         weights, velocity, slopes = _thirds(leaves)
-        velocity = tuple(torch._foreach_add(slopes, velocity, alpha=momentum))
-        return (*torch._foreach_add(weights, velocity, alpha=-lr), *velocity)
+        moved = torch._foreach_add(list(slopes), list(velocity), alpha=momentum)
+        return (*torch._foreach_add(list(weights), list(moved), alpha=-lr), *moved)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, lr: float, momentum: float, *leaves: Tensor) -> tuple[Any, Any]:

@@ -52,7 +52,7 @@ def _launches(out: Leaves) -> list[tuple[slice, int, tuple[int, ...], tuple[int,
 
 
 @triton.jit(do_not_specialize=["clients"])  # sizes of one client are constants: no width compiles anew
-def _add(out, a, b, clients, scale, SIZES: constexpr, COPY: constexpr, N: constexpr, BLOCK: constexpr):  # type: ignore[no-untyped-def]
+def _add(out, a, b, clients, scale, SIZES: constexpr, COPY: constexpr, N: constexpr, BLOCK: constexpr):
     which = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     for k in tl.static_range(N):
@@ -65,7 +65,7 @@ def _add(out, a, b, clients, scale, SIZES: constexpr, COPY: constexpr, N: conste
 
 
 @triton.jit(do_not_specialize=["clients"])
-def _sgd(w, v, weights, velocity, slopes, clients, lr, momentum, SIZES: constexpr, N: constexpr, BLOCK: constexpr):  # type: ignore[no-untyped-def]
+def _sgd(w, v, weights, velocity, slopes, clients, lr, momentum, SIZES: constexpr, N: constexpr, BLOCK: constexpr):
     which = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     for k in tl.static_range(N):
