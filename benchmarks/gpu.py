@@ -110,8 +110,8 @@ def main(
     rates = {precision: rate(precision) for precision in models.PRECISIONS}
     table = Table(title=f"One epoch of K clients × {ROWS} rows, batch 10, {torch.cuda.get_device_name()}, torch"
                   f" {torch.__version__}, median of {repeats} rounds")
-    for column in ("model", "K", "precision", "round (ms)", "spread", "steps (ms)", "first (s)", "loop (ms)", "ratio", "limit (ms)",
-                   "largest diff. to CPU"):
+    for column in ("model", "K", "precision", "round (ms)", "spread", "steps (ms)", "first (s)", "loop (ms)", "ratio",
+                   "limit (ms)", "largest diff. to CPU"):
         table.add_column(column, justify="left" if column == "model" else "right")
     lines: list[dict[str, Any]] = []
     for name, shape, clients, precisions in WORK:
@@ -128,10 +128,12 @@ def main(
             middle, steps = statistics.median(spans), statistics.median(only_steps(fast) for _ in range(repeats))
             limit = 1000 * operations(net) * clients * ROWS / rates[precision]
             gap = None if reference is None else float((tree.flat(found) - tree.flat(reference)).abs().max())
-            lines.append({"model": name, "shape": shape, "clients": clients, "precision": precision, "ms": spans, "steps_ms": steps,
+            lines.append({"model": name, "shape": shape, "clients": clients, "precision": precision, "ms": spans,
+                          "steps_ms": steps,
                           "first_s": first, "loop_ms": slow, "limit_ms": limit, "gap": gap})
             table.add_row(f"{name} {'×'.join(map(str, shape))}", str(clients), precision, f"{middle:.1f}",
-                          f"{min(spans):.1f}–{max(spans):.1f}", f"{steps:.1f}", f"{first:.1f}", f"{slow:.0f}" if slow else "",
+                          f"{min(spans):.1f}–{max(spans):.1f}", f"{steps:.1f}", f"{first:.1f}",
+                          f"{slow:.0f}" if slow else "",
                           f"{slow / middle:.0f}" if slow else "", f"{limit:.2f}", "" if gap is None else f"{gap:.0e}")
             if profile and precision == "tf32":
                 (out / f"kernels-{name}-{shape[-1]}-{clients}.txt").write_text(kernels(fast))

@@ -6,6 +6,7 @@ few, and a finished client may be trained on with nobody looking.
 """
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,11 @@ from umbel.tree import Tree
 Step = Callable[[Tree, Tree, Tensor, Tensor | None], Tree]  # carry, fixed, pool rows (w, b), live (w, b) -> carry
 LONG = 10  # steps of a long graph; it writes its buffers once, and is launched once
 SHARES = (1.0, 0.8, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)  # widths that are recorded, as shares of the whole chunk
+
+
+def widths(most: int) -> list[int]:
+    """The widths that are recorded for a chunk of `most` clients: few enough to record, enough to waste little."""
+    return sorted({max(1, math.ceil(round(share * most, 6))) for share in SHARES})
 
 
 class Steps:
@@ -61,8 +67,7 @@ class Recorded:
         self.live = None if live is None else torch.zeros_like(live)
         self.turn = torch.zeros(1, dtype=torch.int64, device=rows.device)
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by width and number of steps
-        most = rows.shape[1]
-        self.widths = sorted({-(-int(1000 * share * most) // 1000) or 1 for share in SHARES})
+        self.widths = widths(rows.shape[1])
 
     def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> None:
         """Copy clients and schedule into the buffers; the schedule may be shorter than its buffer."""
