@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
-from torch.nn.functional import cross_entropy, pad, relu
+from torch.nn.functional import cross_entropy, max_pool2d, pad, relu
 
 from umbel.errors import UmbelError, unknown
 from umbel.tree import Params
@@ -42,6 +42,7 @@ class Model:
     head: str  # path of the classifier layer
     mean: Tensor  # normalisation, the model's first act, broadcast over an input
     std: Tensor
+    raw: bool = False  # mean 0 and std 1: nothing to scale
     functional: bool = False  # differentiate by torch.func: the only way that vmaps, but slower for one client
     module: nn.Module = field(repr=False, default_factory=nn.Module)  # skeleton; its weights are never read
 
@@ -92,13 +93,16 @@ class Model:
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         """(b, classes) for raw inputs in [0, 1]."""
-        out: Tensor = functional_call(self.module, params, ((x - self.mean) / self.std,))
+        out: Tensor = functional_call(self.module, params, (self._scaled(x),))
         return out
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.raw else (x - self.mean) / self.std
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
         """What enters the classifier, (b, d)."""
         inner = {name: leaf for name, leaf in params.items() if name not in self.head_names}
-        out: Tensor = functional_call(self._body, inner, ((x - self.mean) / self.std,))
+        out: Tensor = functional_call(self._body, inner, (self._scaled(x),))
         return out
 
     @cached_property
@@ -108,23 +112,29 @@ class Model:
         return body
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the live rows."""
-        if batch.live is None:
-            return cross_entropy(self.logits(params, batch.x), batch.y)
-        rows = cross_entropy(self.logits(params, batch.x), batch.y, reduction="none")
-        return (rows * batch.live).sum() / batch.live.sum().clamp(min=1)
+        """Mean cross-entropy over the live rows of a batch."""
+        return _mean_loss(self.logits(params, batch.x), batch)
 
     def gradient(self, params: Params, batch: Batch, only: tuple[str, ...] = ()) -> Params:
         """Gradient of the loss with respect to the parameters, or to those named in `only`."""
-        learn = {name: params[name] for name in only or params}
         if self.functional:
+            learn = {name: params[name] for name in only or params}
             slope: Params = grad(lambda leaves: self.loss({**params, **leaves}, batch))(learn)
             return slope
+        module, weights = self._learner
+        for name, leaf in params.items():
+            weights[name].data = leaf  # nothing is copied: half the price of a functional call
         with torch.enable_grad():
-            leaves = {name: leaf.detach().requires_grad_() for name, leaf in learn.items()}
-            loss = self.loss({**params, **leaves}, batch)
-        slopes = torch.autograd.grad(loss, list(leaves.values()))
-        return dict(zip(leaves, slopes, strict=True))
+            loss = _mean_loss(module(self._scaled(batch.x)), batch)
+        names = only or tuple(params)
+        slopes = torch.autograd.grad(loss, [weights[name] for name in names])
+        return dict(zip(names, slopes, strict=True))
+
+    @cached_property
+    def _learner(self) -> tuple[nn.Module, dict[str, nn.Parameter]]:
+        """A module whose weights are set before each use, and those weights."""
+        module = copy.deepcopy(self.module).requires_grad_(True)
+        return module, dict(module.named_parameters())
 
     def vectorised(self) -> "Model":
         """The same model, to be run under `torch.vmap`."""
@@ -134,6 +144,13 @@ class Model:
         """The same model for tensors on `device`."""
         return replace(self, mean=self.mean.to(device), std=self.std.to(device),
                        module=copy.deepcopy(self.module).to(device))
+
+
+def _mean_loss(logits: Tensor, batch: Batch) -> Tensor:
+    if batch.live is None:
+        return cross_entropy(logits, batch.y)
+    rows = cross_entropy(logits, batch.y, reduction="none")
+    return (rows * batch.live).sum() / batch.live.sum().clamp(min=1)
 
 
 def wrap(
@@ -155,7 +172,8 @@ def wrap(
     broadcast = (-1, *[1] * (len(shape) - 1))
     model = Model(
         name, make, shape, classes, _find_head(name, module, classes, head),
-        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast), module=module.requires_grad_(False),
+        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast), raw=not any(mean) and all(one == 1 for one in std),
+        module=module.requires_grad_(False),
     )
     _try_once(model)
     return model
@@ -229,8 +247,10 @@ class LeNet5(nn.Module):
         across, down = self.margin
         if across or down:
             x = pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
-        x = nn.functional.max_pool2d(relu(self.conv1(x)), 2)
-        x = nn.functional.max_pool2d(relu(self.conv2(x)), 2)
+        if x.is_cpu:  # channels last: torch's pooling is twice as fast on it, and convolutions are no slower
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        x = relu(max_pool2d(self.conv1(x), 2))  # = max_pool2d(relu(...)), gradient included, on a quarter of the numbers
+        x = relu(max_pool2d(self.conv2(x), 2))
         x = relu(self.fc2(relu(self.fc1(x.flatten(1)))))
         out: Tensor = self.fc3(x)
         return out

@@ -85,7 +85,9 @@ def flat(models: Stack) -> Tensor:
 
 def plus(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
     """a + scale * b, for the names in b; other names of a stay."""
-    return {**a, **{name: a[name] + scale * b[name] for name in b}}
+    if isinstance(scale, Tensor):
+        return {**a, **{name: a[name] + scale * b[name] for name in b}}
+    return {**a, **{name: torch.add(a[name], b[name], alpha=scale) for name in b}}
 
 
 def minus(a: Params, b: Params) -> Params:

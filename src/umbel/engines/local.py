@@ -85,8 +85,8 @@ class LocalClients:
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""
         index = torch.as_tensor(rows, device=self.device)
-        x = self.x[index]
-        return (x.float() / 255 if x.dtype == torch.uint8 else x), self.y[index]
+        x = self.x.index_select(0, index.flatten()).unflatten(0, index.shape)  # x[index] takes twice as long
+        return (x.float().div_(255) if x.dtype == torch.uint8 else x), self.y[index]
 
     def memory(self, i: int, round: int, task: Task, net: Model) -> Tree:
         """What client i remembers before `round`: its page over the task's default."""
