@@ -172,8 +172,8 @@ def wrap(
     broadcast = (-1, *[1] * (len(shape) - 1))
     model = Model(
         name, make, shape, classes, _find_head(name, module, classes, head),
-        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast), raw=not any(mean) and all(one == 1 for one in std),
-        module=module.requires_grad_(False),
+        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast),
+        raw=not any(mean) and all(one == 1 for one in std), module=module.requires_grad_(False),
     )
     _try_once(model)
     return model
@@ -249,7 +249,7 @@ class LeNet5(nn.Module):
             x = pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
         if x.is_cpu:  # channels last: torch's pooling is twice as fast on it, and convolutions are no slower
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-        x = relu(max_pool2d(self.conv1(x), 2))  # = max_pool2d(relu(...)), gradient included, on a quarter of the numbers
+        x = relu(max_pool2d(self.conv1(x), 2))  # = max_pool2d(relu(x)), gradient included, on a quarter of the numbers
         x = relu(max_pool2d(self.conv2(x), 2))
         x = relu(self.fc2(relu(self.fc1(x.flatten(1)))))
         out: Tensor = self.fc3(x)

@@ -85,7 +85,7 @@ class LocalClients:
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""
         index = torch.as_tensor(rows, device=self.device)
-        x = self.x.index_select(0, index.flatten()).unflatten(0, index.shape)  # x[index] takes twice as long
+        x = self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])  # x[index] is slower
         return (x.float().div_(255) if x.dtype == torch.uint8 else x), self.y[index]
 
     def memory(self, i: int, round: int, task: Task, net: Model) -> Tree:
