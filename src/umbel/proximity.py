@@ -23,7 +23,7 @@ STRAIGHT = 180.0  # FLAG's distance of a class that only one of two clients hold
 ROUNDING = 1e-4  # degrees: signatures travel as float32, so what is nearer than this is equal
 EQUAL = 1e-6  # the same for weights and updates, as a share of their length
 RANK_TOLERANCE = 1e-6  # vectors that others span, up to float32's rounding, add no direction
-BLOCK = {"cpu": 2**20, "cuda": 2**25}  # numbers of one block of products; 8 MB stay near a core
+BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of one block of products; 4 MB stay near a core
 ROTATED = 8  # angles: up to here rotations of all pairs at once beat one small SVD after another
 
 
