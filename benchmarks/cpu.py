@@ -144,7 +144,7 @@ def main(
     """Print a table, write JSON and plots."""
     RESULTS.mkdir(exist_ok=True)
     found: dict[str, Any] = {"machine": machine(), "work": BASE, "engines": side_by_side(peers, repeats)}
-    table = Table(title=f"A round of 20 clients × 500 rows, batch 10; torch {torch.__version__}, {os.cpu_count()} cores")
+    table = Table(title=f"20 clients × 500 rows, batch 10, torch {torch.__version__}, {os.cpu_count()} cores")
     for column in ("model", "engine", "median (s)", "range (s)", "× best of plain loop and pfl"):
         table.add_column(column, justify="left" if column in ("model", "engine") else "right")
     for row in found["engines"]:
