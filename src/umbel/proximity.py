@@ -121,13 +121,13 @@ def _eigenvalues(entries: dict[tuple[int, int], Tensor], k: int) -> Tensor:
     """Eigenvalues of many symmetric k x k matrices at once, given as their upper triangles: Jacobi's rotations."""
     at = dict(entries)
     pairs = list(combinations(range(k), 2))
-    for _ in range(12):  # quadratic: three or four sweeps reach the last bit, and degenerate ones none later
-        if all(float(at[pair].abs().max()) < 1e-16 for pair in pairs):
+    for _ in range(12):  # quadratic: four or five sweeps are enough
+        if all(float(at[pair].abs().max()) < 4e-15 for pair in pairs):  # a few last bits of a cosine of one
             break
         for p, q in pairs:
             off = at[p, q]
             half = (at[q, q] - at[p, p]) / 2
-            turn = off / (half.abs() + torch.hypot(half, off)).clamp(min=1e-300)  # tan of the angle, but for its sign
+            turn = off / (half.abs() + (half * half + off * off).sqrt()).clamp(min=1e-300)  # tan of the angle, but for its sign
             turn = torch.where(half < 0, -turn, turn)
             cos = torch.rsqrt(1 + turn * turn)
             sin = turn * cos

@@ -161,7 +161,8 @@ class LocalEngine(Federation):
     def one_by_one(self, call: Call) -> Iterator[Answered]:
         """One client after another, each on its own."""
         for position in range(len(call.cohort.ids)):
-            yield Answered(torch.tensor([position]), tree.stack([self.clients.answer(self.net, call, position)]))
+            sent = self.clients.answer(self.net, call, position)
+            yield Answered(torch.tensor([position]), tree.each(lambda leaf: leaf[None], sent))
 
 
 def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:
