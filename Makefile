@@ -8,7 +8,8 @@ help:
 	@echo "make test    the tests, without the slow ones"
 	@echo "make slow    the slow tests"
 	@echo "make check   lint, types, order of imports"
-	@echo "make bench   speed of the engines, as ratios"
+	@echo "make bench   speed of the engines and of the server's side, as ratios; memory; a table, JSON, plots; minutes"
+	@echo "make bench-peers   the same work beside pfl and Flower, in an environment of their own; half an hour"
 	@echo "make clean   remove .venv and caches"
 
 $(READY): pyproject.toml constraints.txt
@@ -35,8 +36,20 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/server.py
+	$(BIN)/python benchmarks/memory.py
+
+PEERS := .venv-peers/bin/python
+$(PEERS):
+	@echo "Setting up .venv-peers (once; a large download) ..."
+	@$(PYTHON) -m venv .venv-peers
+	@$@ -m pip install --quiet --disable-pip-version-check pfl==0.6.0 'flwr[simulation]==1.41.0' torch==2.13.0
+
+bench-peers: $(READY) $(PEERS)
+	$(BIN)/python benchmarks/cpu.py --peers $(PEERS)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 
-.PHONY: help demo test slow check bench clean
+.PHONY: help demo test slow check bench bench-peers clean

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics import silhouette_score
 from torch import tensor
 
+from umbel import clusterers
 from umbel.clusterers import (
     LINKAGES,
     affinity_propagation,
@@ -17,6 +19,7 @@ from umbel.clusterers import (
     kmeans,
     linkage,
     means,
+    silhouettes,
     spectral,
 )
 from umbel.evaluate import agreement
@@ -145,6 +148,29 @@ def test_a_dendrogram_that_is_not_a_number_is_no_silent_cluster():
         linkage(broken)
 
 
+@pytest.mark.parametrize("method", LINKAGES)
+@pytest.mark.parametrize("n", [4, 9, 40])
+def test_silhouettes_of_all_cuts_are_scikit_learns(method, n):
+    """One climb of the dendrogram scores every cut as one call for each would; singletons and equal clients too."""
+    for seed in range(3):
+        points = torch.from_numpy(np.random.default_rng(seed).normal(size=(n, 3)).round(1 if seed else 9))
+        points[1] = points[0]
+        distance = symmetric(torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist"))
+        links = linkage(distance, method)
+        found = silhouettes(links, distance, n - 1)
+        theirs = [silhouette_score(distance.numpy(), into(links, k).numpy(), metric="precomputed") for k in range(2, n)]
+        assert found == pytest.approx([0.0, *theirs], abs=1e-9)
+
+
+def test_a_dendrogram_leaves_the_distances_as_they_were():
+    """The matrix is evidence: it is read, not used up."""
+    before = FOUR.double()
+    linkage(before)
+    silhouettes(linkage(before), before, 2)
+    affinity_propagation(before)
+    assert torch.equal(before, FOUR.double())
+
+
 # Affinity propagation ---------------------------------------------------------------------------------------------
 
 
@@ -158,6 +184,15 @@ def test_affinity_propagation_finds_groups_and_their_exemplars(seed):
     assert found.labels[found.exemplars].tolist() == list(range(len(found.exemplars)))
     assert agreement(found.labels.tolist(), truth)["homogeneity"] == pytest.approx(1)
     assert torch.equal(distance[:, found.exemplars].argmin(1), found.labels)
+
+
+def test_many_clients_are_grouped_in_float32_alike(monkeypatch):
+    """Half the memory, the same groups."""
+    points, _ = blobs(3, 6)
+    distance = torch.cdist(points, points)
+    exact = affinity_propagation(distance)
+    monkeypatch.setattr(clusterers, "MANY", 0)
+    assert torch.equal(affinity_propagation(distance).labels, exact.labels)
 
 
 def test_exemplars_follow_a_shuffle():

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, relu
 
 from umbel.errors import UmbelError
 from umbel.models import Batch, build, wrap
@@ -43,6 +44,35 @@ def test_both_ways_to_differentiate_agree():
     masked = net.vectorised().gradient(params, Batch(x, y, torch.tensor([True, True, True, False, False])))
     for name in params:
         assert torch.allclose(plain[name], masked[name], atol=1e-6)
+
+
+def test_pooling_before_the_relu_is_pooling_after_it():
+    """Values and gradients of LeNet-5 are those of the usual order, to rounding; a tie goes to the first."""
+    net = build("lenet5", (3, 32, 32), 10)
+    params, x, y = net.init(0), torch.rand(4, 3, 32, 32).mul(4).round(), torch.tensor([0, 1, 2, 3])
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
+    h = x
+    for layer in ("conv1", "conv2"):
+        h = max_pool2d(relu(conv2d(h, leaves[f"{layer}.weight"], leaves[f"{layer}.bias"])), 2)
+    h = h.flatten(1)
+    for layer in ("fc1", "fc2"):
+        h = relu(linear(h, leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
+    cross_entropy(linear(h, leaves["fc3.weight"], leaves["fc3.bias"]), y).backward()
+    slope = net.gradient(params, Batch(x, y))
+    for name, leaf in leaves.items():
+        assert torch.allclose(slope[name], leaf.grad, atol=1e-6), name
+
+
+def test_a_gradient_leaves_the_parameters_alone():
+    """They are lent to a module, not given: no graph hangs on them, and the next ones do not touch them."""
+    net = build("mlp", (1, 4, 4), 3)
+    a, b, batch = net.init(0), net.init(1), Batch(torch.rand(2, 1, 4, 4), torch.tensor([0, 1]))
+    kept = {name: leaf.clone() for name, leaf in a.items()}
+    first = net.gradient(a, batch)
+    again = {name: leaf.clone() for name, leaf in first.items()}
+    net.gradient(b, batch)
+    assert all(torch.equal(a[name], kept[name]) and not a[name].requires_grad for name in a)
+    assert all(torch.equal(first[name], again[name]) for name in a)
 
 
 def test_only_some_layers_get_a_gradient():

@@ -11,6 +11,7 @@ from scipy.linalg import subspace_angles
 from test_real_data import REAL, needs_data
 from torch import tensor
 
+from umbel import proximity
 from umbel.clusterers import linkage
 from umbel.data.sources import load
 from umbel.proximity import (
@@ -381,6 +382,80 @@ def test_trajectory_distance_is_a_mean_over_classes():
     b = tensor([[[3.0, 0.0], [4.0, 1.0]]])
     assert trajectory_distance(a, b).tolist() == [[3]]
     assert trajectory_distance(a, a).tolist() == [[0]]
+
+
+# Blocks -----------------------------------------------------------------------------------------------------------
+
+
+def everything(bases, vectors, points, signatures):
+    """Every distance there is, of a set of clients to itself and to some others."""
+    few = Ragged(bases.values[:2], bases.length[:2])
+    for angle in ANGLES.values():
+        yield angle(bases, bases)
+        yield angle(bases, few)
+    for distance in (*DISTANCES.values(), update_angle):
+        yield distance(vectors, vectors)
+        yield distance(vectors, vectors[:2])
+    yield trajectory_distance(points, points)
+    yield class_angle(signatures, signatures, "smallest", "shifted", 0.5, ratio_range(signatures, "shifted"))
+    yield symmetric(class_angle(signatures, signatures, "mean", "uniform", 0.5, (1, 1)))
+
+
+@pytest.mark.parametrize("block", [1, 2, 9, 40, 10**9])
+def test_blocks_change_nothing(monkeypatch, block):
+    """From one pair at a time to all at once: the same distances, ragged clients and one without vectors included."""
+    draw = torch.Generator().manual_seed(4)
+    vectors, points = torch.randn(7, 30, generator=draw), torch.randn(7, 2, 3, generator=draw)
+    bases, signatures = ragged(*drawn(3, 3, 1, 2, 0, 3, 2, 1)), classwise(*some_clients())
+    whole = list(everything(bases, vectors, points, signatures))
+    monkeypatch.setattr(proximity, "BLOCK", {"cpu": block})
+    for found, expected in zip(everything(bases, vectors, points, signatures), whole, strict=True):
+        assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_nobody_or_one(n):
+    """An empty matrix, or a zero."""
+    some = Ragged(torch.rand(n, 2, F), torch.full((n,), 2))
+    for angle in ANGLES.values():
+        assert symmetric(angle(some, some)).shape == (n, n)
+    for distance in (*DISTANCES.values(), update_angle):
+        assert symmetric(distance(torch.rand(n, 5), torch.rand(n, 5))).shape == (n, n)
+
+
+@pytest.mark.parametrize("name", ["smallest", "mean", "sum"])
+def test_many_vectors_are_measured_as_few(name):
+    """Above eight angles an SVD takes the place of rotations: scipy's angles on both sides of the limit."""
+    for rank in (8, 9):
+        a, b = drawn(rank, rank, features=40), drawn(rank + 9, rank + 1, features=40)
+        assert float(ANGLES[name](ragged(*a), ragged(*b))) == pytest.approx(LITERAL[name](a[0], b[0]), abs=1e-3)
+
+
+def test_rotations_find_eigenvalues_of_any_multiplicity():
+    """Also equal ones, and zero: as LAPACK, to the last digits."""
+    rng = np.random.default_rng(0)
+    for values in ([1, 1, 0.3], [1, 1, 1], [0, 0, 0], [1, 1 - 1e-12, 0], [0.9, 0.5, 0.1], [1, 1e-9, 1e-9, 0.5]):
+        turn = np.linalg.qr(rng.normal(size=(len(values), len(values))))[0]
+        matrix = turn @ np.diag(values) @ turn.T
+        upper = {(p, q): torch.tensor([[matrix[p, q]]]) for p in range(len(values)) for q in range(p, len(values))}
+        found = sorted(proximity._eigenvalues(upper, len(values)).flatten().tolist())
+        assert found == pytest.approx(sorted(values), abs=1e-14)
+
+
+@pytest.mark.parametrize("degree", [1e-3, 1e-2, 1.0, 45.0, 89.99])
+def test_small_angles_are_not_lost_near_a_cosine_of_one(degree):
+    """A hundredth of a degree is a cosine of 1 - 1.5e-8: found in float64, where float32 would see none."""
+    turn = math.radians(degree)
+    a, b = np.eye(5)[:1], np.array([[math.cos(turn), math.sin(turn), 0, 0, 0]])
+    bases = [Ragged(torch.from_numpy(side)[None], tensor([1])) for side in (a, b)]
+    assert float(smallest_angle(*bases)) == pytest.approx(degree, abs=1e-6)
+
+
+def test_long_vectors_far_from_the_origin_keep_their_distances():
+    """Products are taken about the middle of a block: 1e4 away from the origin, 1 apart is 1 apart."""
+    points = torch.from_numpy(np.random.default_rng(2).normal(size=(6, 50)))
+    literal = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    assert DISTANCES["l2"](points + 1e4, points + 1e4).numpy() == pytest.approx(literal.numpy(), rel=1e-8)
 
 
 # Real images ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Worker processes on a CPU: the same bits, whoever does the work."""
 
+import gc
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from helpers import LOCAL, SEED, TRUTH, gap, play, tiny_model, tiny_population
 from umbel import models, tree
 from umbel.algorithms import FedAvg, FedProx, Oracle, Solo
 from umbel.engines import Simulator, simulator
+from umbel.engines.worker import receive, send
 
 
 def engine(workers, net=None):
@@ -76,3 +80,39 @@ def test_small_work_starts_no_process(monkeypatch):
     play(FedAvg(LOCAL), fed, rounds=1)
     assert not fed.crews
     assert np.isfinite(fed.seconds["train"])
+
+
+def test_what_is_sent_arrives():
+    """Numbers of any kind and shape, empty ones too; a tensor with two names travels once and arrives under both."""
+    model = torch.randn(3, 4)
+    values = {"send": {"model": model, "size": torch.tensor(7)}, "keep": {"last": model},
+              "none": torch.zeros(0, 2, dtype=torch.int64), "turned": model.T, "flag": torch.tensor([True, False])}
+    pipe = io.BytesIO()
+    send(pipe, {"round": 3}, values)
+    assert pipe.tell() < 2 * model.nbytes + 600
+    pipe.seek(0)
+    header, found = receive(pipe)
+    assert header == {"round": 3}
+    sent, arrived = tree.named(values), tree.named(found)
+    assert list(sent) == list(arrived)
+    assert all(torch.equal(sent[name], arrived[name]) and sent[name].dtype == arrived[name].dtype for name in sent)
+    assert receive(pipe) is None
+
+
+def test_half_an_answer_is_none():
+    """The other end died while it wrote."""
+    pipe = io.BytesIO()
+    send(pipe, {}, {"model": torch.zeros(10)})
+    assert receive(io.BytesIO(pipe.getvalue()[:-1])) is None
+
+
+def test_memory_is_flat_over_rounds():
+    """After a few rounds as many tensors are alive as after many: nothing is kept that is not read again."""
+    fed = engine(1)
+    play(FedAvg(LOCAL), fed, rounds=3)
+    counts = []
+    for rounds in (3, 12):
+        play(FedAvg(LOCAL), fed, rounds=rounds)
+        gc.collect()
+        counts.append(sum(1 for thing in gc.get_objects() if isinstance(thing, torch.Tensor)))
+    assert counts[0] == counts[1]

@@ -9,12 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from sklearn.cluster import AffinityPropagation, KMeans, SpectralClustering
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+IntArray = NDArray[np.int64]
+
+BLOCK = 2**19  # numbers of one temporary
+MANY = 4000  # clients: above, affinity propagation's four matrices are float32, 1.6 GB for 10,000
 LINKAGES = ("single", "complete", "average", "weighted", "ward")
 
 
@@ -47,8 +52,13 @@ def linkage(distance: Tensor, method: str = "average") -> Tensor:
     """The dendrogram as scipy writes it, (n - 1, 4): two clusters, the height at which they merge, the new size."""
     if len(distance) < 2:
         return torch.zeros(0, 4, dtype=torch.float64)
-    square = distance.double().cpu().numpy()
-    return torch.from_numpy(hierarchy.linkage(squareform(square, checks=False), method))  # type: ignore[arg-type]
+    return torch.from_numpy(hierarchy.linkage(_one_triangle(distance), method))  # type: ignore[arg-type]
+
+
+def _one_triangle(distance: Tensor) -> NDArray[np.float64]:
+    """Distances of the pairs i < j, half the matrix: the only copy that is made here; scipy works on one of its own."""
+    pairs: NDArray[np.float64] = squareform(distance.double().cpu().numpy(), checks=False)
+    return pairs
 
 
 def cut(links: Tensor, threshold: float) -> Tensor:
@@ -74,6 +84,51 @@ def heights(links: Tensor) -> Tensor:
     return links[:, 2].cummax(0).values if len(links) else links[:, 2]
 
 
+def silhouettes(links: Tensor, distance: Tensor, most: int) -> list[float]:
+    """Mean silhouette of the dendrogram cut into 1, 2, ... `most` clusters; 0 for one cluster.
+
+    In one climb from `most` clusters upwards. A merge changes the nearest other cluster only of those who were next to
+    one of the two, since a mean of two means is no smaller than the smaller one: n^2 steps in all, not for each cut.
+    """
+    n = len(distance)
+    members: dict[int, list[int]] = {i: [i] for i in range(n)}  # by scipy's number of a cluster
+    merges = [(int(a), int(b)) for a, b in links[:, :2].tolist()]
+    for t, (a, b) in enumerate(merges[: n - most]):
+        members[n + t] = members.pop(a) + members.pop(b)
+    square = distance.double().cpu().numpy()
+    column = {cluster: k for k, cluster in enumerate(members)}
+    total = np.stack([square[inside].sum(0) for inside in members.values()])  # (k, n): to all members of each cluster
+    size = np.array([len(inside) for inside in members.values()], dtype=np.float64)
+    own = np.empty(n, dtype=np.int64)
+    for k, inside in enumerate(members.values()):
+        own[inside] = k
+    near, apart = np.empty(n, dtype=np.int64), np.empty(n)
+
+    def find_nearest(who: IntArray) -> None:
+        for some in np.array_split(who, -(-len(who) * len(total) // BLOCK) or 1):
+            means = total[:, some] / size[:, None]
+            means[own[some], np.arange(len(some))] = np.inf
+            near[some] = means.argmin(0)
+            apart[some] = means[near[some], np.arange(len(some))]
+
+    find_nearest(np.arange(n))
+    found = [0.0] * most
+    for k in range(most, 1, -1):
+        inner = total[own, np.arange(n)] / np.maximum(size[own] - 1, 1)
+        widest = np.maximum(inner, apart)
+        width = np.divide(apart - inner, widest, out=np.zeros(n), where=(widest > 0) & (size[own] > 1))
+        found[k - 1] = float(width.mean())
+        a, b = (column[cluster] for cluster in merges[n - k])
+        column[n + n - k] = a
+        total[a] += total[b]
+        size[a] += size[b]
+        total[b] = np.inf
+        own[own == b] = a
+        if k > 2:
+            find_nearest(np.flatnonzero((near == a) | (near == b)))
+    return found
+
+
 class Exemplars(NamedTuple):
     """What affinity propagation found."""
 
@@ -85,16 +140,18 @@ class Exemplars(NamedTuple):
 def affinity_propagation(distance: Tensor, damping: float = 0.9, max_iter: int = 500, seed: int = 0) -> Exemplars:
     """Similarity -d, median preference. Where it does not converge damping is raised; at last one cluster remains."""
     n = len(distance)
-    similarity = -distance.double().cpu().numpy()
-    off = similarity[~np.eye(n, dtype=bool)]
+    off = _one_triangle(distance) if n > 1 else np.zeros(0)
     if n < 2 or np.ptp(off) == 0:  # nothing tells clients apart
         return Exemplars(torch.zeros(n, dtype=torch.long), torch.zeros(1, dtype=torch.long), True)
+    preference = -float(np.median(off, overwrite_input=True))
+    del off
+    kind = torch.float64 if n <= MANY else torch.float32
     for factor in (damping, 0.95, 0.98):
         model = AffinityPropagation(damping=factor, max_iter=max_iter, convergence_iter=15, affinity="precomputed",
-                                    preference=float(np.median(off)), random_state=seed)
+                                    preference=preference, random_state=seed, copy=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(similarity)
+            model.fit((-distance.to("cpu", kind)).numpy())
         if model.n_iter_ < max_iter and len(model.cluster_centers_indices_):
             labels = torch.from_numpy(model.labels_.astype(np.int64))
             renamed = canonical(labels)

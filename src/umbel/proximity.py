@@ -1,15 +1,20 @@
 """Signatures in, distances between clients out: (n, n), symmetric, zero on the diagonal, float64.
 
 Angles are in degrees, taken with |cos| since the sign of a singular vector is arbitrary, and clipped before arccos.
-No loop runs over pairs of clients.
+No loop runs over pairs of clients: pairs are taken in blocks, each a product of matrices on the device of the
+signatures, so that memory beyond the result is bounded however many clients there are. Between a set of clients and
+itself, one triangle of blocks is computed and mirrored.
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import combinations
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from umbel.tree import Ragged
 
@@ -18,6 +23,11 @@ STRAIGHT = 180.0  # FLAG's distance of a class that only one of two clients hold
 ROUNDING = 1e-4  # degrees: signatures travel as float32, so what is nearer than this is equal
 EQUAL = 1e-6  # the same for weights and updates, as a share of their length
 RANK_TOLERANCE = 1e-6  # vectors that others span, up to float32's rounding, add no direction
+BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of one block of products; 4 MB stay near a core
+ROTATED = 8  # angles: up to here rotations of all pairs at once beat one small SVD after another
+
+
+Measure: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of some rows of a and some of b: (r, c) distances
 
 
 def degrees(cosine: Tensor) -> Tensor:
@@ -32,80 +42,174 @@ def _angle(cosine: Tensor) -> Tensor:
 
 
 def symmetric(distance: Tensor) -> Tensor:
-    """Rounding taken out: the mean of both triangles, and an exact zero for a client and itself."""
-    even = (distance + distance.T) / 2
-    return even.fill_diagonal_(0.0)
+    """Rounding taken out, in place: the mean of both triangles, and an exact zero for a client and itself."""
+    for rows in _strips(len(distance), 2 * len(distance), distance.device):
+        even = (distance[rows, rows.start :] + distance[rows.start :, rows].T) / 2
+        distance[rows, rows.start :] = even
+        distance[rows.start :, rows] = even.T
+    return distance.fill_diagonal_(0.0)
 
 
-def _between(a: Tensor, b: Tensor) -> Tensor:
-    """All products of vectors: a (n, r, F), b (m, s, F) -> (n, m, r, s)."""
-    n, r, features = a.shape
-    m, s, _ = b.shape
-    return (a.reshape(n * r, features) @ b.reshape(m * s, features).T).view(n, r, m, s).transpose(1, 2)
+def _strips(n: int, each: int, device: torch.device) -> Iterator[slice]:
+    """Slices of n rows with `each` numbers a row, as many at a time as a block may hold."""
+    width = max(1, BLOCK.get(device.type, BLOCK["cpu"]) // max(1, each))
+    return (slice(start, min(n, start + width)) for start in range(0, n, width))
+
+
+def _by_blocks(a: Tensor, b: Tensor, each: int, measure: Measure) -> Tensor:
+    """`measure` of some rows of a and some of b, block by block, (n, m) on the CPU; `each` = numbers a pair takes."""
+    found = torch.empty(len(a), len(b), dtype=torch.float64)
+    side = math.isqrt(BLOCK.get(a.device.type, BLOCK["cpu"]) // max(1, each)) or 1
+    for i in range(0, len(a), side):
+        for j in range(i if a is b else 0, len(b), side):
+            part = measure(a[i : i + side], b[j : j + side]).cpu()
+            found[i : i + side, j : j + side] = part
+            if a is b and j > i:
+                found[j : j + side, i : i + side] = part.T
+    return found
+
+
+# Subspaces --------------------------------------------------------------------------------------------------------
 
 
 def orthonormal(basis: Ragged) -> Tensor:
     """Each client's vectors made orthonormal in float64, zero where a client has fewer than the most."""
-    made = torch.zeros(basis.values.shape, dtype=torch.float64)
-    for i, length in enumerate(basis.length.tolist()):
-        if length:
-            _, size, rows = torch.linalg.svd(basis.values[i, :length].double().cpu(), full_matrices=False)
-            real = size > RANK_TOLERANCE * size[0]
-            made[i, : int(real.sum())] = rows[real]
+    values, length = basis.values, basis.length.to(basis.values.device)
+    made = torch.zeros(values.shape, dtype=torch.float64, device=values.device)
+    if not made.numel():
+        return made
+    inside = torch.arange(values.shape[1], device=values.device) < length[:, None]
+    for some in _strips(len(values), made[0].numel(), values.device):
+        rows = values[some].double() * inside[some, :, None]
+        for _ in range(2):  # the second time takes out what rounding leaves of the first
+            squares, turn = torch.linalg.eigh(rows @ rows.mT)
+            real = squares > (RANK_TOLERANCE**2 * squares[:, -1:]).clamp(min=1e-200)
+            rows = (turn * torch.where(real, squares, torch.inf).rsqrt()[:, None]).mT @ rows
+        made[some] = rows
     return made
 
 
-def _cosines(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines of the principal angles, (n, m, k) descending, and how many of them are real, (n, m)."""
-    sizes = [(side.norm(dim=2) > 0).sum(1) for side in (a, b)]
-    return torch.linalg.svdvals(_between(a, b)), torch.minimum(sizes[0][:, None], sizes[1][None])
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """All products of vectors: a (n, r, F), b (m, s, F) -> (r, n, s, m), so that pairs of clients lie side by side."""
+    (n, r, features), (m, s, _) = a.shape, b.shape
+    left, right = (side.transpose(0, 1).reshape(-1, features) for side in (a, b))
+    return (left @ right.T).view(r, n, s, m)
+
+
+def _cosines(a: Tensor, b: Tensor) -> Tensor:
+    """Cosines of the principal angles between orthonormal bases in any order, (k, n, m) with k = min(r, s)."""
+    products = _products(a, b)
+    if min(a.shape[1], b.shape[1]) > ROTATED:
+        cosines: Tensor = torch.linalg.svdvals(products.permute(1, 3, 0, 2)).movedim(-1, 0)
+        return cosines
+    if a.shape[1] > b.shape[1]:
+        products = products.permute(2, 1, 0, 3)
+    k = len(products)
+    gram = {(p, q): _dot(products[p], products[q]) for p in range(k) for q in range(p, k)}
+    return _eigenvalues(gram, k).clamp(min=0).sqrt()  # cos^2 are the eigenvalues of the products' Gram matrix
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of products along axis 1, without a temporary of their size."""
+    total = a[:, 0] * b[:, 0]
+    for j in range(1, a.shape[1]):
+        total.addcmul_(a[:, j], b[:, j])
+    return total
+
+
+def _eigenvalues(entries: dict[tuple[int, int], Tensor], k: int) -> Tensor:
+    """Eigenvalues of many symmetric k x k matrices at once, given as their upper triangles: Jacobi's rotations."""
+    at = dict(entries)
+    pairs = list(combinations(range(k), 2))
+    for _ in range(12):  # quadratic: four or five sweeps are enough
+        if all(float(at[pair].abs().max()) < 4e-15 for pair in pairs):  # a few last bits of a cosine of one
+            break
+        for p, q in pairs:
+            off = at[p, q]
+            half = (at[q, q] - at[p, p]) / 2
+            turn = off / (half.abs() + (half * half + off * off).sqrt()).clamp(min=1e-300)  # its tangent
+            turn = torch.where(half < 0, -turn, turn)
+            cos = torch.rsqrt(1 + turn * turn)
+            sin = turn * cos
+            at[p, p], at[q, q], at[p, q] = at[p, p] - turn * off, at[q, q] + turn * off, torch.zeros_like(off)
+            for other in set(range(k)) - {p, q}:
+                x, y = (min(p, other), max(p, other)), (min(q, other), max(q, other))
+                at[x], at[y] = cos * at[x] - sin * at[y], sin * at[x] + cos * at[y]
+    return torch.stack([at[p, p] for p in range(k)])
+
+
+def _angles(a: Ragged, b: Ragged, make: Callable[[Ragged], Tensor], measure: Measure) -> Tensor:
+    """`measure` of what `make` makes of both sides, by blocks; all at 90 degrees where nobody has a vector."""
+    left = make(a)
+    right = left if b.values is a.values else make(b)  # the same clients: once, and one triangle is enough
+    each = left.shape[1] * right.shape[1]
+    if not each:
+        return torch.full((len(left), len(right)), RIGHT, dtype=torch.float64)
+    return _by_blocks(left, right, each, measure)
+
+
+def _shorter(a: Tensor, b: Tensor) -> Tensor:
+    """How many vectors the poorer of two clients has, (n, m)."""
+    left, right = ((side.abs().amax(2) > 0).sum(1) for side in (a, b))
+    return torch.minimum(left[:, None], right[None])
 
 
 def smallest_angle(a: Ragged, b: Ragged) -> Tensor:
     """The smallest principal angle (PACFL Eq. 2, FLAG Eq. 1); 90 where a client has no vectors."""
-    cosines, _ = _cosines(orthonormal(a), orthonormal(b))
-    return degrees(cosines[..., 0]) if cosines.shape[-1] else torch.full(cosines.shape[:2], RIGHT, dtype=torch.float64)
+    return _angles(a, b, orthonormal, lambda left, right: degrees(_cosines(left, right).amax(0)))
 
 
 def summed_angle(a: Ragged, b: Ragged) -> Tensor:
     """The sum of all principal angles; 90 where a client has no vectors."""
-    return _total(a, b)[0]
+    return _angles(a, b, orthonormal, lambda left, right: _total(left, right)[0])
 
 
 def mean_angle(a: Ragged, b: Ragged) -> Tensor:
     """The mean of all principal angles: tells subspaces apart that share one direction."""
-    total, real = _total(a, b)
-    return total / real.clamp(min=1)
+
+    def measure(left: Tensor, right: Tensor) -> Tensor:
+        total, real = _total(left, right)
+        return total / real.clamp(min=1)
+
+    return _angles(a, b, orthonormal, measure)
 
 
-def _total(a: Ragged, b: Ragged) -> tuple[Tensor, Tensor]:
+def _total(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of the principal angles, and how many there are."""
-    cosines, real = _cosines(orthonormal(a), orthonormal(b))
-    counted = torch.arange(cosines.shape[-1]) < real[..., None]
-    return torch.where(real > 0, (degrees(cosines) * counted).sum(-1), RIGHT), real
+    cosines, real = _cosines(a, b), _shorter(a, b)
+    total = degrees(cosines).sum(0) - RIGHT * (len(cosines) - real)  # a vector that is not there has cosine 0
+    return torch.where(real > 0, total.clamp(min=0), RIGHT), real
+
+
+def _units(basis: Ragged) -> Tensor:
+    return normalize(basis.values.double(), dim=2)
 
 
 def column_angle(a: Ragged, b: Ragged) -> Tensor:
     """The smallest angle between any two of the vectors as sent (PACFL's code, with |cos|)."""
-    products = _between(*(torch.nn.functional.normalize(side.values.double().cpu(), dim=2) for side in (a, b)))
-    if not products.numel():
-        return torch.full(products.shape[:2], RIGHT, dtype=torch.float64)
-    return degrees(products.abs().flatten(2).amax(2))
+    return _angles(a, b, _units, lambda left, right: degrees(_products(left, right).abs().amax((0, 2))))
 
 
 def paired_angle(a: Ragged, b: Ragged) -> Tensor:
     """The sum of the angles between vectors of the same rank (PACFL Eq. 3 as printed, with |cos|)."""
-    products = _between(*(torch.nn.functional.normalize(side.values.double().cpu(), dim=2) for side in (a, b)))
-    real = torch.minimum(a.length[:, None], b.length[None])
-    same = degrees(products.diagonal(dim1=2, dim2=3))
-    counted = torch.arange(same.shape[-1]) < real[..., None]
-    return torch.where(real > 0, (same * counted).sum(-1), RIGHT)
+
+    def measure(left: Tensor, right: Tensor) -> Tensor:
+        real = _shorter(left, right)
+        total = torch.zeros(real.shape, dtype=torch.float64, device=left.device)
+        for k in range(min(left.shape[1], right.shape[1])):
+            total += degrees(left[:, k] @ right[:, k].T) * (k < real)
+        return torch.where(real > 0, total, RIGHT)
+
+    return _angles(a, b, _units, measure)
 
 
 ANGLES: dict[str, Callable[[Ragged, Ragged], Tensor]] = {
     "smallest": smallest_angle, "mean": mean_angle, "sum": summed_angle, "column": column_angle,
     "paired": paired_angle,
 }
+
+
+# Classes ----------------------------------------------------------------------------------------------------------
 
 
 class Classwise(NamedTuple):
@@ -116,12 +220,17 @@ class Classwise(NamedTuple):
     counts: Tensor | None  # (n, C) rows of each class; None in the private mode, where all weights are 1
     classes: int  # |C|
 
-    def of(self, c: int) -> Ragged:
-        """Each client's vectors of one class."""
+    def mine(self, c: int) -> Tensor:
+        """(n, r_max), which vectors are of class c."""
         real = torch.arange(self.basis.values.shape[1]) < self.basis.length[:, None]
-        mine = (self.label == c) & real
-        rows = [values[keep] for values, keep in zip(self.basis.values, mine, strict=True)]
-        return Ragged(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), mine.sum(1))
+        return (self.label == c) & real
+
+    def of(self, c: int) -> tuple[Tensor, Ragged]:
+        """Who holds class c, and the vectors of those."""
+        mine = self.mine(c)
+        who = mine.any(1).nonzero().flatten()
+        rows = [self.basis.values[i, mine[i]] for i in who.tolist()] or [self.basis.values[:0].flatten(0, 1)]
+        return who, Ragged(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)[: len(who)], mine[who].sum(1))
 
 
 WEIGHTS = {"shifted": math.e, "literal": 1e-6, "uniform": 0.0}  # epsilon of Eq. 4; uniform has no weights
@@ -133,20 +242,27 @@ def class_angle(a: Classwise, b: Classwise, angle: str, weights: str, delta: flo
 
     `bounds` are w_min and w_max of Eq. 5, frozen for newcomers.
     """
-    total = torch.zeros(len(a.label), len(b.label), dtype=torch.float64)
+    n, m, same = len(a.label), len(b.label), a.basis.values is b.basis.values
+    total = torch.zeros(n, m, dtype=torch.float64)
     for c in range(a.classes):
-        mine, theirs = a.of(c), b.of(c)
-        left, right = (mine.length > 0)[:, None], (theirs.length > 0)[None]
-        part = torch.where(left & right, ANGLES[angle](mine, theirs), STRAIGHT * (left | right))
-        total += part * _weight(_ratio(a, b, c, weights), delta, bounds)
+        left, mine = a.of(c)
+        right, theirs = (left, mine) if same else b.of(c)
+        angles = ANGLES[angle](mine, theirs)
+        one, other = torch.zeros(n).bool().index_fill(0, left, True), torch.zeros(m).bool().index_fill(0, right, True)
+        for rows in _strips(n, 4 * m, total.device):
+            part = STRAIGHT * (one[rows, None] | other).double()
+            here = (left >= rows.start) & (left < rows.stop)
+            part[(left[here] - rows.start)[:, None], right] = angles[here]
+            total[rows] += part * _weight(_ratio(a, b, c, weights, rows), delta, bounds)
     return total / a.classes
 
 
-def _ratio(a: Classwise, b: Classwise, c: int, weights: str) -> Tensor:
-    """W_ijc = max(ln(n_ic + eps), ln(n_jc + eps)) / min(...) (Eq. 4)."""
+def _ratio(a: Classwise, b: Classwise, c: int, weights: str, rows: slice) -> Tensor:
+    """W_ijc = max(ln(n_ic + eps), ln(n_jc + eps)) / min(...) for some rows i (Eq. 4)."""
     if a.counts is None or b.counts is None or weights == "uniform":
-        return torch.ones(len(a.label), len(b.label), dtype=torch.float64)
+        return torch.ones(rows.stop - rows.start, len(b.label), dtype=torch.float64)
     left, right = (torch.log(side.counts[:, c].double() + WEIGHTS[weights]) for side in (a, b))  # type: ignore[index]
+    left = left[rows]
     return torch.maximum(left[:, None], right[None]) / torch.minimum(left[:, None], right[None])
 
 
@@ -160,41 +276,85 @@ def _weight(ratio: Tensor, delta: float, bounds: tuple[float, float]) -> Tensor:
 
 def ratio_range(signatures: Classwise, weights: str) -> tuple[float, float]:
     """w_min and w_max over pairs i < j and the classes that at least one of the two holds."""
-    pairs = torch.ones(len(signatures.label), len(signatures.label)).triu(1).bool()
-    found = []
+    n, low, high = len(signatures.label), math.inf, -math.inf
     for c in range(signatures.classes):
-        holds = signatures.of(c).length > 0
-        found.append(_ratio(signatures, signatures, c, weights)[pairs & (holds[:, None] | holds[None])])
-    ratios = torch.cat(found)
-    return (float(ratios.min()), float(ratios.max())) if len(ratios) else (1.0, 1.0)
+        holds = signatures.mine(c).any(1)
+        for rows in _strips(n, 4 * n, holds.device):
+            later = torch.arange(n) > torch.arange(rows.start, rows.stop)[:, None]
+            counted = _ratio(signatures, signatures, c, weights, rows)[later & (holds[rows, None] | holds)]
+            if len(counted):
+                low, high = min(low, float(counted.min())), max(high, float(counted.max()))
+    return (low, high) if low <= high else (1.0, 1.0)
+
+
+# Updates, weights, trajectories -----------------------------------------------------------------------------------
+
+
+def _by_features(a: Tensor, b: Tensor, terms: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+                 finish: Callable[..., Tensor]) -> Tensor:
+    """`finish` of the sums over features of `terms` in float64, by blocks of clients and of features.
+
+    Vectors may be millions of numbers long: no more of them is made float64 at a time than a block may hold.
+    """
+    room = BLOCK.get(a.device.type, BLOCK["cpu"])
+    width = max(1, room // min(max(len(a), len(b), 1), math.isqrt(room)))
+
+    def measure(left: Tensor, right: Tensor) -> Tensor:
+        starts = range(0, max(1, left.shape[1]), width)
+        found = (terms(left[:, f : f + width].double(), right[:, f : f + width].double()) for f in starts)
+        return finish(*reduce(lambda sums, new: tuple(x + y for x, y in zip(sums, new, strict=True)), found))
+
+    return _by_blocks(a, b, 1, measure)
+
+
+def _dots(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """ab, |a|^2, |b|^2."""
+    return a @ b.T, a.square().sum(1)[:, None], b.square().sum(1)[None]
 
 
 def update_angle(a: Tensor, b: Tensor) -> Tensor:
     """Angle between updates, (n, d) and (m, d) -> (n, m), in [0, 180] (FLAG Eq. 2)."""
-    return _angle(1 - cosine(a, b))
+    apart = cosine(a, b)
+    for rows in _strips(len(apart), 4 * apart.shape[1], apart.device):
+        apart[rows] = _angle(1 - apart[rows])
+    return apart
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     """1 - cos; a zero vector is at distance 1 from all."""
-    left, right = (torch.nn.functional.normalize(side.double(), dim=1) for side in (a, b))
-    apart = (1 - left @ right.T).cpu()
-    return torch.where(apart < EQUAL**2, 0.0, apart)
+
+    def finish(dot: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
+        apart = 1 - dot / (mine.sqrt().clamp(min=1e-12) * theirs.sqrt().clamp(min=1e-12))
+        return torch.where(apart < EQUAL**2, 0.0, apart)
+
+    return _by_features(a, b, _dots, finish)
 
 
 def euclidean(a: Tensor, b: Tensor) -> Tensor:
-    """L2."""
-    return _minkowski(a.double(), b.double(), 2)
+    """L2, as |a|^2 + |b|^2 - 2 ab about the middle of a block, which is exact to 1e-8 of the longest vector."""
+
+    def terms(left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        middle = left.mean(0)
+        return *_dots(left - middle, right - middle), *_dots(left, right)[1:]
+
+    def finish(dot: Tensor, mine: Tensor, theirs: Tensor, *lengths: Tensor) -> Tensor:
+        square = mine + theirs - 2 * dot
+        longest = torch.maximum(torch.maximum(mine, lengths[0]), torch.maximum(theirs, lengths[1]))
+        return torch.where(square < EQUAL**2 * longest, 0.0, square).sqrt()
+
+    return _by_features(a, b, terms, finish)
 
 
 def manhattan(a: Tensor, b: Tensor) -> Tensor:
     """L1."""
-    return _minkowski(a.double(), b.double(), 1)
 
+    def terms(left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        return torch.cdist(left, right, p=1), left.abs().sum(1)[:, None], right.abs().sum(1)[None]
 
-def _minkowski(a: Tensor, b: Tensor, p: int) -> Tensor:
-    apart = torch.cdist(a, b, p=p, compute_mode="donot_use_mm_for_euclid_dist")
-    length = torch.maximum(a.norm(p, dim=1)[:, None], b.norm(p, dim=1)[None])
-    return torch.where(apart < EQUAL * length, 0.0, apart).cpu()
+    def finish(apart: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
+        return torch.where(apart < EQUAL * torch.maximum(mine, theirs), 0.0, apart)
+
+    return _by_features(a, b, terms, finish)
 
 
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"l2": euclidean, "l1": manhattan, "cosine": cosine}
@@ -202,6 +362,10 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"l2": euclidean, "l1
 
 def trajectory_distance(a: Tensor, b: Tensor) -> Tensor:
     """Mean over classes of the distance between corresponding points; a (n, 2, C), b (m, 2, C) (CFLGT)."""
-    apart = a.double()[:, None] - b.double()[None]  # (n, m, 2, C)
-    distance: Tensor = apart.norm(dim=2).mean(2).cpu()
-    return distance
+
+    def measure(left: Tensor, right: Tensor) -> Tensor:
+        apart = left.double()[:, None] - right.double()[None]  # (n, m, 2, C)
+        distance: Tensor = apart.norm(dim=2).mean(2)
+        return distance
+
+    return _by_blocks(a, b, 2 * a.shape[1] * a.shape[2], measure)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 
-from umbel.clusterers import cut, heights, into
+from umbel.clusterers import cut, heights, into, silhouettes
 from umbel.errors import UmbelError
 
 SEPARATE = 0.3  # a silhouette counts from here: alike clients reach 0.25 at most (LOG.md)
@@ -28,7 +27,7 @@ class Choice(NamedTuple):
 def by_value(links: Tensor, threshold: float) -> Choice:
     """Merge while the distance is at most `threshold`."""
     labels = cut(links, threshold)
-    return Choice(labels, threshold, _curve([(threshold, labels, 0.0)], 0))
+    return Choice(labels, threshold, _curve([(threshold, int(labels.max()) + 1, 0.0)], 0))
 
 
 def by_count(links: Tensor, clusters: int) -> Choice:
@@ -38,7 +37,7 @@ def by_count(links: Tensor, clusters: int) -> Choice:
         raise UmbelError(f"There must be at least as many clients as clusters. Got {clusters} clusters of {n} clients.")
     labels = into(links, clusters)
     level = _level(heights(links), n - clusters)
-    return Choice(labels, level, _curve([(level, labels, 0.0)], 0))
+    return Choice(labels, level, _curve([(level, clusters, 0.0)], 0))
 
 
 def by_gap(links: Tensor, clear: float = CLEAR) -> Choice:
@@ -52,15 +51,15 @@ def by_gap(links: Tensor, clear: float = CLEAR) -> Choice:
     if not len(found):
         return by_value(links, 0.0)
     gaps = found.diff()
-    rows = [(_level(found, merges), into(links, len(found) + 1 - merges), float(gaps[merges - 1]))
-            for merges in range(1, len(found))]
+    n = len(found) + 1
+    rows = [(_level(found, merges), n - merges, float(gaps[merges - 1])) for merges in range(1, len(found))]
     best = int(gaps.argmax()) if len(gaps) else -1
     evident = best >= 0 and float(found[best + 1]) >= clear * float(found[best]) and float(gaps[best]) > 0
-    rows.append((float(found[-1]), torch.zeros(len(found) + 1, dtype=torch.long), 0.0))
+    rows.append((float(found[-1]), 1, 0.0))
     chosen = best if evident else len(rows) - 1
     # One cluster: a newcomer is like nobody when it is farther than a clear gap above the highest merge.
     level = rows[chosen][0] if evident else clear * float(found[-1])
-    return Choice(rows[chosen][1], level, _curve(rows, chosen))
+    return Choice(into(links, rows[chosen][1]), level, _curve(rows, chosen))
 
 
 def by_silhouette(links: Tensor, distance: Tensor, least: float = SEPARATE) -> Choice:
@@ -70,16 +69,12 @@ def by_silhouette(links: Tensor, distance: Tensor, least: float = SEPARATE) -> C
     small: below `least`, the answer is one cluster. The score of a partition in the curve is its silhouette.
     """
     n, found = len(distance), heights(links)
-    rows = [(float(found[-1]) if len(found) else 0.0, torch.zeros(max(1, n), dtype=torch.long), 0.0)]
-    square = distance.double().cpu().numpy()
-    for clusters in range(2, n // 2 + 1):
-        labels = into(links, clusters)
-        score = float(silhouette_score(square, labels.numpy(), metric="precomputed"))
-        rows.append((_level(found, n - clusters), labels, score))
+    scores = silhouettes(links, distance, n // 2) if n > 3 else [0.0]
+    rows = [(_level(found, n - k), k, score) for k, score in enumerate(scores, 1)]
     best = max(range(len(rows)), key=lambda i: rows[i][2])
     chosen = best if rows[best][2] >= least else 0
     level = rows[chosen][0] if chosen else CLEAR * rows[0][0]
-    return Choice(rows[chosen][1], level, _curve(rows, chosen))
+    return Choice(into(links, rows[chosen][1]), level, _curve(rows, chosen))
 
 
 def _level(found: Tensor, merges: int) -> float:
@@ -108,10 +103,11 @@ def sweep(links: Tensor, grid: Tensor, score: Callable[[list[Tensor]], list[floa
     """
     rows = partitions(links, grid)
     scores = score([labels for _, labels in rows])
-    scored = [(threshold, labels, value) for (threshold, labels), value in zip(rows, scores, strict=True)]
+    scored = [(threshold, int(labels.max()) + 1, value)
+              for (threshold, labels), value in zip(rows, scores, strict=True)]
     chosen = rule(_curve(scored, -1))
-    labels, found = scored[chosen][1], heights(links)
-    merges = len(labels) - int(labels.max()) - 1
+    labels, found = rows[chosen][1], heights(links)
+    merges = len(labels) - scored[chosen][1]
     level = _level(found, merges) * (CLEAR if merges == len(found) else 1)
     return Choice(labels, level, _curve(scored, chosen))
 
@@ -132,8 +128,6 @@ def fewest_within(curve: Tensor, tolerance: float) -> int:
     return int((curve[:, 2] >= curve[:, 2].max() - tolerance).nonzero()[0])
 
 
-def _curve(rows: list[tuple[float, Tensor, float]], chosen: int) -> Tensor:
-    return torch.tensor(
-        [(level, int(labels.max()) + 1, score, float(i == chosen)) for i, (level, labels, score) in enumerate(rows)],
-        dtype=torch.float64,
-    )
+def _curve(rows: list[tuple[float, int, float]], chosen: int) -> Tensor:
+    marked = [(level, clusters, score, float(i == chosen)) for i, (level, clusters, score) in enumerate(rows)]
+    return torch.tensor(marked, dtype=torch.float64)

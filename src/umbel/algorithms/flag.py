@@ -86,9 +86,10 @@ class FLAG(OneShot):
         """A_ij = beta V_ij / max V + (1 - beta) G_ij / max G."""
         mixed = torch.zeros(len(a["classes"]), len(b["classes"]), dtype=torch.float64)
         if self.beta > 0:
-            mixed += self.beta * self._data(a, b, evidence) / evidence["v_max"].clamp(min=1e-12)
+            mixed += self._data(a, b, evidence).mul_(self.beta).div_(evidence["v_max"].clamp(min=1e-12))
         if self.beta < 1:
-            mixed += (1 - self.beta) * update_angle(a["update"], b["update"]) / evidence["g_max"].clamp(min=1e-12)
+            turned = update_angle(a["update"], b["update"])
+            mixed += turned.mul_(1 - self.beta).div_(evidence["g_max"].clamp(min=1e-12))
         return mixed
 
     def _data(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:

@@ -26,6 +26,8 @@ from umbel.models import MODELS, Model
 from umbel.tasks import Loop
 from umbel.tree import Tree
 
+PIPE = 2**20  # bytes: a model passes in a few pieces, where the system allows it
+
 
 def can_leave_home(net: Model, task: Loop) -> bool:
     """Whether another process can build the model and look up the task by their names alone."""
@@ -67,7 +69,7 @@ class Crew:
                 reply = job.result()
                 name = self.clients.population.names[int(call.cohort.ids[position])]
                 self.clients.diary.write(name, call.cohort.round, reply.get("keep", {}))
-                yield Answered(torch.tensor([position]), tree.stack([reply["send"]]))
+                yield Answered(torch.tensor([position]), tree.each(lambda leaf: leaf[None], reply["send"]))
         except BaseException:  # an interruption, too, must not leave work in the queue
             self.threads.shutdown(wait=False, cancel_futures=True)
             self.close()
@@ -99,7 +101,7 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
     """A worker in a session of its own: Ctrl-C reaches the simulator alone, which then ends it."""
     code = "import sys, umbel; from umbel.engines.worker import main; main(sys.argv[1])"
     return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            start_new_session=True)
+                            start_new_session=True, pipesize=PIPE)
 
 
 def _end(processes: list[subprocess.Popen[bytes]], folder: Path) -> None:

@@ -92,8 +92,8 @@ class LocalClients:
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""
         index = torch.as_tensor(rows, device=self.device)
-        x = self.x[index]
-        return (x.float() / 255 if x.dtype == torch.uint8 else x), self.y[index]
+        x = self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])  # x[index] is slower
+        return (x.float().div_(255) if x.dtype == torch.uint8 else x), self.y[index]
 
     def memory(self, i: int, round: int, task: Task, net: Model) -> Tree:
         """What client i remembers before `round`: its page over the task's default."""
@@ -169,7 +169,8 @@ class LocalEngine(Federation):
     def one_by_one(self, call: Call) -> Iterator[Answered]:
         """One client after another, each on its own."""
         for position in range(len(call.cohort.ids)):
-            yield Answered(torch.tensor([position]), tree.stack([self.clients.answer(self.net, call, position)]))
+            sent = self.clients.answer(self.net, call, position)
+            yield Answered(torch.tensor([position]), tree.each(lambda leaf: leaf[None], sent))
 
 
 def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:

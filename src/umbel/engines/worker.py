@@ -1,7 +1,7 @@
 """A worker process: trains one client at a time for the simulator that started it, and knows no more than a node would.
 
-It reads a job from its standard input and writes the answer to its standard output: a line of JSON, then tensors as
-safetensors. A task is looked up by name; nothing that comes in is imported or evaluated.
+It reads a job from its standard input and writes the answer to its standard output: a line of JSON, then the bytes of
+tensors. A task is looked up by name; nothing that comes in is imported or evaluated.
 """
 
 import json
@@ -13,8 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from umbel import models, tree
 from umbel.data.clients import Pool, Population, Work
@@ -23,11 +22,19 @@ from umbel.federation import Call, Cohort
 from umbel.tasks import TASKS
 from umbel.tree import Tree
 
+KINDS = {str(kind): kind for kind in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)}
+
 
 def send(pipe: IO[bytes], header: dict[str, Any], values: Tree) -> None:
-    """A line of JSON and a block of tensors."""
-    content = save_tensors({name: leaf.contiguous().clone() for name, leaf in tree.named(values).items()})
-    pipe.write(json.dumps(header | {"size": len(content)}).encode() + b"\n" + content)
+    """A line of JSON that says what follows, and the bytes of each tensor; one that has two names travels once."""
+    leaves = {name: leaf.contiguous() for name, leaf in tree.named(values).items()}
+    first: dict[tuple[int, int, torch.dtype], str] = {}
+    same = {name: first.setdefault((leaf.data_ptr(), leaf.nbytes, leaf.dtype), name) for name, leaf in leaves.items()}
+    told = {name: [same[name], str(leaf.dtype), list(leaf.shape)] for name, leaf in leaves.items()}
+    pipe.write(json.dumps(header | {"leaves": told}).encode() + b"\n")
+    for name, leaf in leaves.items():
+        if same[name] == name and leaf.numel():
+            pipe.write(_bytes(leaf))
     pipe.flush()
 
 
@@ -37,7 +44,20 @@ def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], Tree] | None:
     if not line:
         return None
     header = json.loads(line)
-    return header, tree.nested(load_tensors(pipe.read(header["size"])))
+    leaves: dict[str, Tensor] = {}
+    for name, (same, dtype, shape) in header.pop("leaves").items():
+        if same != name:
+            leaves[name] = leaves[same].view(shape)
+            continue
+        leaves[name] = torch.empty(shape, dtype=KINDS[dtype])
+        if leaves[name].numel() and pipe.readinto(_bytes(leaves[name])) < leaves[name].nbytes:  # type: ignore[attr-defined]
+            return None
+    return header, tree.nested(leaves)
+
+
+def _bytes(leaf: Tensor) -> memoryview:
+    """The memory of a contiguous tensor, not a copy of it."""
+    return leaf.view(-1).view(torch.uint8).numpy().data
 
 
 def clients_from(folder: Path) -> tuple[LocalClients, models.Model]:
