@@ -1,7 +1,7 @@
 """`umbel reproduce`."""
 
 import shlex
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -85,13 +85,13 @@ def _players(jobs: int | None, device: str) -> int:
 def _computed(table: Table, chosen: list[Cell], seeds: int, at_hand: AtHand,
               data_dir: Path | None) -> dict[Cell, Outcome]:
     found = {}
+    bring = cache(lambda each: sources.load(each, data_dir))
     for cell in chosen:
         if reason := plan.skipped(table, cell, at_hand):
             found[cell] = Outcome(status=f"skipped: {reason}")
             continue
         with console.status(f"{cell.name} ..."):
-            drawn = [COMPUTED[table.compute](cell, lambda each: sources.load(each, data_dir), seed)
-                     for seed in range(seeds)]
+            drawn = [COMPUTED[table.compute](cell, bring, seed) for seed in range(seeds)]
         found[cell] = Outcome({name: [each[name] for each in drawn] for name in drawn[0]}, status="")
     return found
 

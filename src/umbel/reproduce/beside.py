@@ -11,6 +11,7 @@ from typing import Any
 from umbel.checkpoint import write_atomically, write_json
 from umbel.reproduce import cost
 from umbel.reproduce.measures import MEASURES, Finished
+from umbel.reproduce.plan import sets_of
 from umbel.reproduce.table import Cell, Printed, Table
 
 NOT_RUN = "not run"
@@ -110,10 +111,8 @@ def _verdict(ours: float | None, printed: Printed, difference: float | None, ban
 
 def _reasons(table: Table, cell: Cell, measure: str, outcome: Outcome, parts: Mapping[str, str]) -> tuple[str, ...]:
     """Known causes: the paper's own, a part of the data, fewer rounds."""
-    words = cell.column.replace("|", " ").split()
     known = [each.text for each in table.why if each.fits(cell, measure)]
-    known += [f"Only a part of {name}: {part}." for name, part in parts.items() if name in words or not table.compute
-              and name not in words and not set(words) & set(parts)]
+    known += [f"Only a part of {name}: {parts[name]}." for name in sets_of(table, cell) if name in parts]
     known += [f"{outcome.fewer_rounds} rounds."] if outcome.fewer_rounds else []
     return tuple(known)
 
@@ -123,11 +122,12 @@ def bands(table: Table) -> str:
     def told(band: Any) -> str:
         return " or ".join(map(told, band)) if isinstance(band, list) else str(band)
 
-    there = [(MEASURES[name].words, told(table.band[name])) for name in table.measures if name in table.band]
+    judged = {measure for (_, measure), figure in table.printed.items() if figure.dash or figure.value is not None}
+    there = [(MEASURES[name].words, told(table.band[name])) for name in table.measures if name in judged & {*table.band}]
     same: dict[str, list[str]] = {}
     for words, band in there:
         same.setdefault(band, []).append(words)
-    return "; ".join(f"{', '.join(words)} within {band}" for band, words in same.items())
+    return "; ".join(f"{', '.join(words)} within ±{band}" for band, words in same.items())
 
 
 def head(table: Table, lines: Sequence[Line], parts: Mapping[str, str], rounds: str) -> list[str]:

@@ -36,8 +36,9 @@ class Finished:
 
     @property
     def kind(self) -> str:
-        """The accuracy by which this run is judged."""
-        return self.reading.get("judge", self.info["headline"]).partition(".")[0]
+        """The accuracy by which this run is judged: `a|b` is b where there is no a, `a.weighted` weighs by rows."""
+        kinds = self.reading.get("judge", self.info["headline"]).partition(".")[0].split("|")
+        return next((kind for kind in kinds if self.info["accuracy"][kind]), kinds[-1])
 
     def accuracy(self, statistic: str = "") -> float | None:
         """Of the judged kind, in [0, 1]; the mean over clients unless the reading says otherwise."""
@@ -46,11 +47,12 @@ class Finished:
         return None if found is None else float(found[statistic])
 
 
-def _newcomers(run: Finished) -> float:
+def _newcomers(run: Finished) -> float | None:
     """Mean accuracy of those who joined late."""
     late = int(Experiment.from_toml(run.folder / "recipe.toml").join.partition("@")[0])
     people = read_json(run.folder / "clusters.json")["clients"][-late:]
-    return 100 * float(sum(each["accuracy"][run.kind] for each in people) / len(people))
+    scores = [each["accuracy"][run.kind] for each in people if run.kind in each["accuracy"]]
+    return 100 * sum(scores) / len(scores) if scores else None
 
 
 def _converged(run: Finished) -> int:

@@ -55,11 +55,12 @@ class Reason(NamedTuple):
     """Why some figures differ, where it is known."""
 
     text: str
-    words: frozenset[str]  # of row, column and measure, that a figure must have; none = every figure
+    of: tuple[str, ...] = ("",)  # texts, one of whose words are all among those of row, column and measure
 
     def fits(self, cell: Cell, measure: str) -> bool:
         """Whether it speaks of this figure."""
-        return self.words <= {*cell.row.split(), *cell.column.split(), cell.row, cell.column, measure}
+        words = {*cell.row.split(), *cell.column.split(), measure}
+        return any(words.issuperset(text.split()) for text in self.of)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def load(name: str) -> Table:
     return _table(name, _read(paper), _read(paper)[table])
 
 
-_COMMON = ("title", "over", "protocol", "words", "band")  # of a paper; everything else in its file is a table
+_COMMON = ("title", "over", "protocol", "words", "band", "why")  # of a paper; everything else in its file is a table
 
 
 @cache
@@ -167,14 +168,16 @@ def _table(name: str, paper: Mapping[str, Any], held: Mapping[str, Any]) -> Tabl
     columns = held.get("columns") or list(dict.fromkeys(cell.column for cell, _ in printed))
     printed |= {(Cell(row, column), measure): Printed()
                 for measure in held.get("own", ()) for row, column in product(rows, columns)}
+    fitted = {cell: figure for cell, figure in block(held["fitted"]).items() if figure.value} if "fitted" in held else {}
+    printed |= {(cell, "formula"): printed[cell, "megabits"] for cell in fitted}
     return Table(
         name, paper["title"], held["title"], tuple(rows), tuple(columns), printed,
         (paper.get("protocol", {}), held.get("protocol", {})), paper.get("words", {}) | held.get("words", {}),
         held.get("over", paper.get("over", "")), paper.get("band", {}) | held.get("band", {}),
         tuple(held.get("notes", ())),
-        tuple(Reason(each["text"], frozenset(each.get("of", ()))) for each in held.get("why", ())),
+        tuple(Reason(each["text"], tuple(each.get("of", [""]))) for each in [*paper.get("why", ()), *held.get("why", ())]),
         held.get("compute", ""), held.get("whole", ""), held.get("part", {}), held.get("targets", {}),
-        block(held["fitted"]) if "fitted" in held else {},
+        fitted,
     )
 
 
