@@ -82,5 +82,6 @@ def _tables() -> tuple[list[str], list[list[str]]]:
 
 
 _LISTS = {
-    "recipes": _recipes, "tables": _tables, "methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models,
+    "recipes": _recipes, "tables": _tables, "methods": _methods, "data": _data, "scenarios": _scenarios,
+    "models": _models,
 }

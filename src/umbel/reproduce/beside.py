@@ -25,6 +25,7 @@ class Outcome:
     over_clients: dict[str, float | None] = field(default_factory=dict)  # spread, where there is one seed
     status: str = NOT_RUN
     fewer_rounds: str = ""  # "50 of 200"
+    fewer_seeds: str = ""  # "1 of 3"
 
     @classmethod
     def of(cls, table: Table, cell: Cell, runs: Sequence[Finished]) -> "Outcome":
@@ -123,20 +124,23 @@ def bands(table: Table) -> str:
         return " or ".join(map(told, band)) if isinstance(band, list) else str(band)
 
     judged = {measure for (_, measure), figure in table.printed.items() if figure.dash or figure.value is not None}
-    there = [(MEASURES[name].words, told(table.band[name])) for name in table.measures if name in judged & {*table.band}]
     same: dict[str, list[str]] = {}
-    for words, band in there:
-        same.setdefault(band, []).append(words)
+    for name in table.measures:
+        if name in judged and name in table.band:
+            same.setdefault(told(table.band[name]), []).append(MEASURES[name].words)
     return "; ".join(f"{', '.join(words)} within ±{band}" for band, words in same.items())
 
 
-def head(table: Table, lines: Sequence[Line], parts: Mapping[str, str], rounds: str) -> list[str]:
+def head(table: Table, lines: Sequence[Line], outcomes: Mapping[Cell, Outcome], parts: Mapping[str, str]) -> list[str]:
     """What a reader must know before the first line."""
     over = sorted({line.ours_over for line in lines if line.ours_over})
-    told = [f"Data: {', '.join(f'{name} is a part, {part} training rows' for name, part in parts.items())}."] if parts else []
-    told += [rounds] if rounds else []
+    rounds = sorted({each.fewer_rounds for each in outcomes.values() if each.fewer_rounds})
+    seeds = sorted({each.fewer_seeds for each in outcomes.values() if each.fewer_seeds})
+    told = [f"Data: only a part of {name}, {part} training rows." for name, part in parts.items()]
+    told += [f"Rounds: {', '.join(rounds)} of the paper's."] if rounds else []
+    told += [f"Seeds: {', '.join(seeds)} in some cells."] if seeds else []
     told += [f"± printed: over {table.over}; ours: over {' or '.join(over)}."] if table.over and over else []
-    told += [f"Pass: {bands(table)}."] if bands(table) else ["Nothing here is judged."]
+    told += [f"Pass: {bands(table)}."] if bands(table) else ["Nothing here can be judged."]
     return [*told, *table.notes]
 
 

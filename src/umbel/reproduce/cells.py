@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +81,7 @@ class Players:
         self._running: dict[int, subprocess.Popen[str]] = {}
         self._stopped = threading.Event()
 
-    def play(self, tick: float = 0.5) -> Iterator[Ended | None]:
+    def play(self, tick: float = 0.5) -> Generator[Ended | None, None, None]:
         """Each job as it ends; None now and then, for a progress bar."""
         with ThreadPoolExecutor(self.at_once) as pool:
             waiting: set[Future[Ended]] = {pool.submit(self._one, job) for job in self.jobs}
@@ -119,9 +119,11 @@ class Players:
                    "--workers", "1" if self.at_once > 1 else str(os.cpu_count() or 1)]
         command += ["--resume"] if (job.folder / "recipe.toml").exists() else []
         command += ["--data-dir", str(self.data_dir)] if self.data_dir else []
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self._environment(),
-                              start_new_session=True) as process:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              env=self._environment()) as process:
             self._running[id(process)] = process
+            if self._stopped.is_set():  # meanwhile
+                process.send_signal(signal.SIGINT)
             _, told = process.communicate()
             del self._running[id(process)]
         return Ended(job, _sentence(told, process.returncode), time.monotonic() - started)

@@ -1,4 +1,4 @@
-"""Tables that need no federation: angles between data sets and classes, synthetic Gaussians, layers of trained models."""
+"""Tables that need no run: angles between data sets and classes, synthetic Gaussians, layers of trained models."""
 
 from collections.abc import Callable
 from functools import cache

@@ -37,7 +37,7 @@ class Finished:
     @property
     def kind(self) -> str:
         """The accuracy by which this run is judged: `a|b` is b where there is no a, `a.weighted` weighs by rows."""
-        kinds = self.reading.get("judge", self.info["headline"]).partition(".")[0].split("|")
+        kinds = str(self.reading.get("judge", self.info["headline"])).partition(".")[0].split("|")
         return next((kind for kind in kinds if self.info["accuracy"][kind]), kinds[-1])
 
     def accuracy(self, statistic: str = "") -> float | None:
@@ -59,7 +59,7 @@ def _converged(run: Finished) -> int:
     """The first round from which the accuracy stays within a point of its last value, or above."""
     curve = [(each["round"] + 1, each["accuracy"]["mean"]) for each in run.records if each.get("accuracy")]
     below = [round for round, value in curve if value < curve[-1][1] - NEAR]
-    return next(round for round, _ in curve if not below or round > below[-1])
+    return int(next(round for round, _ in curve if not below or round > below[-1]))
 
 
 def _sizes(run: Finished) -> list[int]:
@@ -104,7 +104,7 @@ def _server_seconds(run: Finished) -> float:
 def _upload(run: Finished) -> float:
     """Kilobytes (1,024) that a client sends so that it can be placed."""
     sent = _clustering(run)["bytes"][run.reading["phase"]]["up"]
-    return sum(amount for kind, amount in sent.items() if kind != "size") / 1024 / float(run.info["clients"])
+    return float(sum(amount for kind, amount in sent.items() if kind != "size")) / 1024 / float(run.info["clients"])
 
 
 def _percent(value: float | None) -> float | None:
@@ -121,7 +121,7 @@ class Measure(NamedTuple):
 
 
 def _agreement(name: str) -> Callable[[Finished], float | None]:
-    return lambda run: run.info["clusters"][name]  # type: ignore[no-any-return]
+    return lambda run: run.info["clusters"][name]
 
 
 def _evidence(name: str, place: int = -1) -> Callable[[Finished], float | None]:

@@ -48,8 +48,8 @@ def selected(table: Table, only: Sequence[str]) -> list[Cell]:
     known = {word for cell in table.cells for word in _words(cell)}
     found = [cell for cell in table.cells if any(_fits(cell, text, known) for text in only)]
     if not found:
-        rows, columns = ", ".join(table.rows), ", ".join(table.columns)
-        raise UmbelError(f"No cell of {table.name} fits '{' or '.join(only)}'. Its rows: {rows}. Its columns: {columns}.")
+        names = "; ".join(", ".join(each) for each in (table.rows, table.columns))
+        raise UmbelError(f"There is no cell of {table.name} with '{' or '.join(only)}'. Its rows and columns: {names}.")
     return found
 
 
@@ -73,10 +73,10 @@ def skipped(table: Table, cell: Cell, at_hand: AtHand) -> str:
     return ""
 
 
-def jobs(table: Table, cells: Sequence[Cell], out: Path, *, seeds: int, rounds: int | None, device: str,
+def jobs(table: Table, out: Path, *, seeds: int, rounds: int | None, device: str,
          at_hand: AtHand) -> Iterator[Job]:
     """One run for each cell and seed, seed by seed, so that a stopped table has whole columns."""
     for seed in range(seeds):
-        for cell in cells:
+        for cell in table.cells:
             experiment = table.experiment(cell, seed=seed, rounds=rounds, device=device, parts=at_hand.parts)
             yield Job(cell, seed, experiment, folder_of(out, cell, experiment))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from umbel.algorithms import ALGORITHMS
@@ -18,6 +19,7 @@ from umbel.compare import own_settings
 from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
 from umbel.experiment import Experiment
+from umbel.recipe import read_toml
 
 PAPERS = ("comparative", "flag", "pacfl", "fedclust", "cflgt")
 READING = ("judge", "phase")  # what a word may say beside fields of an Experiment: how its runs are read
@@ -113,7 +115,7 @@ class Table:
             known = {"settings": {name: value}}
         elif word not in self.words:
             raise unknown(f"word in {self.name} named", word, [*self.words, *ALGORITHMS, *DATASETS])
-        return known | self.words.get(word, {})
+        return {**known, **self.words.get(word, {})}
 
     def reading(self, cell: Cell) -> dict[str, str]:
         """How the runs of a cell are read: `judge`, which accuracy; `phase`, which part of a round."""
@@ -142,11 +144,12 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Table:
-    """A table by its name, PAPER/TABLE."""
-    if name not in names():
-        raise unknown("table", name, names())
-    paper, _, table = name.partition("/")
-    return _table(name, _read(paper), _read(paper)[table])
+    """A table by its name, PAPER/TABLE; PAPER may be a file of one's own, written as those in `papers/`."""
+    paper, _, table = name.rpartition("/")
+    held = read_toml(Path(paper)) if paper.endswith(".toml") else _read(paper) if paper in PAPERS else {}
+    if table not in held or table in _COMMON:
+        raise unknown("table", name, [f"{paper}/{each}" for each in held if each not in _COMMON] or names())
+    return _table(name, held, held[table])
 
 
 _COMMON = ("title", "over", "protocol", "words", "band", "why")  # of a paper; everything else in its file is a table
@@ -168,25 +171,30 @@ def _table(name: str, paper: Mapping[str, Any], held: Mapping[str, Any]) -> Tabl
     columns = held.get("columns") or list(dict.fromkeys(cell.column for cell, _ in printed))
     printed |= {(Cell(row, column), measure): Printed()
                 for measure in held.get("own", ()) for row, column in product(rows, columns)}
-    fitted = {cell: figure for cell, figure in block(held["fitted"]).items() if figure.value} if "fitted" in held else {}
+    fitted = {cell: rounds for cell, rounds in block(held.get("fitted", "")).items() if rounds.value}
+    general = [each for each in _reasons(paper) if any(each.fits(*place) for place in printed)]
     printed |= {(cell, "formula"): printed[cell, "megabits"] for cell in fitted}
     return Table(
         name, paper["title"], held["title"], tuple(rows), tuple(columns), printed,
         (paper.get("protocol", {}), held.get("protocol", {})), paper.get("words", {}) | held.get("words", {}),
         held.get("over", paper.get("over", "")), paper.get("band", {}) | held.get("band", {}),
         tuple(held.get("notes", ())),
-        tuple(Reason(each["text"], tuple(each.get("of", [""]))) for each in [*paper.get("why", ()), *held.get("why", ())]),
+        (*general, *_reasons(held)),
         held.get("compute", ""), held.get("whole", ""), held.get("part", {}), held.get("targets", {}),
         fitted,
     )
+
+
+def _reasons(held: Mapping[str, Any]) -> list[Reason]:
+    return [Reason(each["text"], tuple(each.get("of", [""]))) for each in held.get("why", ())]
 
 
 def block(text: str | list[str]) -> dict[Cell, Printed]:
     """Figures as they stand on the page: names of columns above, name of the row first, two spaces between."""
     if isinstance(text, list):
         return {cell: figure for each in text for cell, figure in block(each).items()}
-    head, *lines = (re.split(r"\s{2,}", line.strip()) for line in text.strip().splitlines())
-    found = {}
+    found: dict[Cell, Printed] = {}
+    head, *lines = [re.split(r"\s{2,}", line.strip()) for line in text.strip().splitlines()] or [[]]
     for row, *figures in lines:
         if len(figures) != len(head):
             raise UmbelError(f"A row of a table needs {len(head)} figures. Got {len(figures)} in '{row}' instead.")
