@@ -17,6 +17,7 @@ from test_cli import Umbel
 
 from umbel.algorithms import ALGORITHMS
 from umbel.errors import UmbelError
+from umbel.experiment import Experiment
 from umbel.recipe import settable
 from umbel.reproduce import beside, computed, cost, plan
 from umbel.reproduce.beside import Outcome
@@ -54,6 +55,39 @@ title = "Table 2"
 own = ["accuracy"]
 rows = ["fedavg hot", "fedavg"]
 columns = ["digits"]
+
+[table3]
+title = "What it costs to form clusters"
+own = ["client_seconds", "server_seconds"]
+band = {upload = 0.001}
+[table3.protocol]
+rounds = 1
+settings = {clusters = 2, "cflgt.pretrain" = 1, "flhc.pretrain" = 1, "flhc.cut" = "count"}
+[table3.words]
+cflgt = {phase = "signature"}
+flhc = {phase = "train"}
+fedsem = {phase = "train"}
+ifca = {phase = "admit"}
+[table3.printed]
+upload = '''
+        digits turned
+cflgt   0.078
+flhc    ?
+fedsem  ?
+ifca    ?
+'''
+
+[table4]
+title = "Newcomers and targets"
+protocol = {clients = 8, rounds = 4, join = "2@3", fine_tune = 1, model = "lenet5", settings = {"pacfl.cut" = "count"}}
+targets = {"digits turned" = 5}
+rows = ["fedavg", "pacfl", "lg"]
+columns = ["digits turned"]
+own = ["newcomers", "converged", "clusters", "smallest", "largest", "rounds", "megabits", "moved", "cut"]
+[table4.words]
+fedavg = {judge = "cluster_model"}
+pacfl = {judge = "fine_tuned"}
+lg = {judge = "last_local|fine_tuned"}
 """
 
 
@@ -126,6 +160,18 @@ def test_a_name_is_the_sum_of_its_words() -> None:
     assert (found.settings["rule"], "relative" in found.settings) == ("knee", False)
     assert load("comparative/table3").experiment(Cell("server-side", "mnist"), seed=1).seed == 43
     assert load("pacfl/table2").experiment(Cell("solo", "cifar10"), rounds=50).rounds == 5  # at most, not exactly
+
+
+CELLS = [path for path in sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+         if path.read_text().splitlines()[1].startswith("# Cell ")]
+
+
+@pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
+def test_a_recipe_of_a_cell_is_that_cell(path: Path) -> None:
+    """Its second line names the cell: # Cell 'row' in column 'column' of paper/table."""
+    _, row, _, column, rest = path.read_text().splitlines()[1].split("'")
+    table = load(rest.removeprefix(" of ").rstrip("."))
+    assert Experiment.from_toml(path) == table.experiment(Cell(row, column))
 
 
 def test_a_part_of_a_set_bends_the_scenario() -> None:
@@ -336,6 +382,34 @@ def test_a_cell_that_fails_says_its_sentence_and_the_others_go_on(umbel: Umbel, 
     assert found["fedavg hot", "digits", "accuracy"]["verdict"] == "failed"
     assert "3 rounds in a row were lost" in found["fedavg hot", "digits", "accuracy"]["why"][0]  # type: ignore[index]
     assert found["fedavg", "digits", "accuracy"]["ours"] is not None
+
+
+def test_the_cost_of_forming_clusters(umbel: Umbel, tiny: Path, tmp_path: Path) -> None:
+    """A trajectory is 20 numbers, 0.078 KB; the other methods send a model, or k losses; times are split by place."""
+    assert umbel("reproduce", "tiny.toml/table3", "--device", "cpu", "--out", "t").code == 0
+    found = told(tmp_path / "t")
+    assert found["cflgt", "digits turned", "upload"]["verdict"] == "pass"
+    sent = {row: found[row, "digits turned", "upload"]["ours"] for row in ("flhc", "fedsem", "ifca")}
+    assert sent == {"flhc": 4 * 15_010 / 1024, "fedsem": 4 * 15_010 / 1024, "ifca": 16 / 1024}
+    for row in ("cflgt", "flhc", "fedsem", "ifca"):
+        assert all(float(found[row, "digits turned", f"{side}_seconds"]["ours"]) > 0  # type: ignore[arg-type]
+                   for side in ("client", "server"))
+
+
+def test_newcomers_and_targets_are_read_from_runs(umbel: Umbel, tiny: Path, tmp_path: Path) -> None:
+    """Of those who joined late, the judged accuracy; rounds and megabits to a target that is reached at once."""
+    assert umbel("reproduce", "tiny.toml/table4", "--device", "cpu", "--out", "t").code == 0
+    ours = {(row, measure): line["ours"] for (row, _, measure), line in told(tmp_path / "t").items()}
+    folder = next((tmp_path / "t").glob("pacfl*"))
+    late = json.loads((folder / "clusters.json").read_text())["clients"][-2:]
+    tuned = 100 * sum(each["accuracy"]["fine_tuned"] for each in late) / 2
+    assert ours["pacfl", "newcomers"] == pytest.approx(tuned)
+    assert ours["fedavg", "newcomers"] is not None
+    assert ours["fedavg", "rounds"] == 1
+    assert ours["fedavg", "megabits"] == pytest.approx(2 * 62_006 * 32 / 1e6)
+    assert ours["lg", "megabits"] == pytest.approx(2 * 11_014 * 32 / 1e6)
+    assert (ours["fedavg", "clusters"], ours["fedavg", "largest"], ours["fedavg", "cut"]) == (1, 8, None)
+    assert ours["pacfl", "cut"] is not None
 
 
 @pytest.mark.parametrize(("words", "sentence"), [

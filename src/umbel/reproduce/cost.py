@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 PARAMETERS = {"lenet5": 62_006, "resnet9": 6_621_540}  # PACFL counts the 3 x 32 x 32 net for grey images as well
-GLOBAL_LAYERS = 11_014  # of lenet5: all that LG-FedAvg moves
+GLOBAL = {"lenet5": 11_014, "resnet9": 52_324}  # of the last two layers: all that LG-FedAvg moves
 
 
 def rounds_to(records: Iterable[Mapping[str, Any]], target: float) -> int | None:
@@ -37,5 +37,4 @@ def megabits(method: str, rounds: int, model: str = "lenet5", share: float = 0.1
     every cluster's model; SCAFFOLD counts three models, where its true traffic is four.
     """
     models = {"ifca": clusters + 1, "scaffold": 3}.get(method, 2)
-    parameters = GLOBAL_LAYERS if method == "lg" else PARAMETERS[model]
-    return rounds * share * models * parameters * 32 / 1e6
+    return rounds * share * models * (GLOBAL if method == "lg" else PARAMETERS)[model] * 32 / 1e6

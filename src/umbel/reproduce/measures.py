@@ -72,10 +72,11 @@ def _rounds(run: Finished) -> int | None:
 
 
 def _megabits(run: Finished) -> float | None:
-    rounds = _rounds(run)
+    rounds, model = _rounds(run), run.info["model"]["name"]
+    if rounds is None or model not in cost.PARAMETERS:
+        return None
     clusters = run.info["params"].get("clusters", 1)
-    return None if rounds is None else cost.megabits(
-        run.info["method"], rounds, run.info["model"]["name"], run.info["fraction"], clusters)
+    return cost.megabits(run.info["method"], rounds, model, run.info["fraction"], clusters)
 
 
 def _moved(run: Finished) -> float | None:
