@@ -37,6 +37,7 @@ def reproduce(
     device: Annotated[str, _option(help="auto, cpu or cuda.")] = "auto",
     jobs: Annotated[int | None, _option(min=1, help="Runs at a time. Default: one a core; four on a GPU.")] = None,
     out: Annotated[Path | None, _option(help="Folder of the runs. Default: runs/reproduce/PAPER-TABLE.")] = None,
+    show: Annotated[bool, _option("--show", help="Run nothing: show what is there.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Show a paper's table with our figures beside the printed ones.
@@ -48,7 +49,7 @@ def reproduce(
     """
     again = _again(locals())
     table = load(name)
-    chosen = plan.selected(table, only or [])
+    chosen = [] if show else plan.selected(table, only or [])
     folder = out or Path("runs") / "reproduce" / "-".join(Path(name).with_suffix("").parts[-2:]).replace(".toml", "")
     refuse_run_folder(folder)
     resolved = Experiment(device=device).resolved().device

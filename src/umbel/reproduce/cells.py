@@ -54,8 +54,7 @@ class Job(NamedTuple):
         """Whether its result is there, of this very recipe; the device may be another."""
         if not (self.folder / "result.json").exists():
             return False
-        held = Experiment.from_toml(self.folder / "recipe.toml")
-        same_recipe(self.folder, replace(self.experiment, device=held.device))
+        same_recipe(self.folder, replace(self.experiment, device="cpu"), but="device")
         return True
 
 
