@@ -378,7 +378,7 @@ def test_more_seeds_give_a_spread(umbel: Umbel, tiny: Path, tmp_path: Path) -> N
     assert line["ours_spread"] is not None
     head = json.loads((tmp_path / "t" / "table.json").read_text())["head"]
     assert "Rounds: 1 of 2 of the paper's." in head
-    assert "± printed: over seeds; ours: over 2 seeds." in head
+    assert "±: printed over seeds, ours over 2 seeds." in head
 
 
 def test_a_cell_that_fails_says_its_sentence_and_the_others_go_on(umbel: Umbel, tiny: Path, tmp_path: Path) -> None:
