@@ -139,7 +139,8 @@ def head(table: Table, lines: Sequence[Line], outcomes: Mapping[Cell, Outcome], 
     told = [f"Data: only a part of {name}, {part} training rows." for name, part in parts.items()]
     told += [f"Rounds: {', '.join(rounds)} of the paper's."] if rounds else []
     told += [f"Seeds: {', '.join(seeds)} in some cells."] if seeds else []
-    spread = [f"printed over {table.over}"] if table.over and any(line.theirs_spread is not None for line in lines) else []
+    printed = table.over and any(line.theirs_spread is not None for line in lines)
+    spread = [f"printed over {table.over}"] if printed else []
     spread += [f"ours over {' or '.join(over)}"] if over else []
     told += [f"±: {', '.join(spread)}."] if spread else []
     told += [f"Pass: {bands(table)}."] if bands(table) else ["Nothing here can be judged."]
