@@ -15,6 +15,7 @@ from umbel.models import Batch, build, wrap
         ("lenet5", (1, 16, 16), 10, 44_426),  # padded to 28
         ("resnet9", (3, 32, 32), 100, 6_621_540),
         ("mlp", (1, 28, 28), 10, 159_010),
+        ("alexnet", (3, 32, 32), 10, 23_272_266),  # its size is not printed: five convolutions, 1,024 into two of 4,096
     ],
 )
 def test_sizes_are_the_papers(name, shape, classes, parameters):

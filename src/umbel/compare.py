@@ -32,12 +32,13 @@ def experiments(methods: Sequence[str], common: Experiment, settings: Mapping[st
         if name not in known:
             raise unknown("setting of these methods named", name, known)
     return [
-        replace(common, method=method, seed=common.seed + k, settings=_own(method, settings))
+        replace(common, method=method, seed=common.seed + k, settings=own_settings(method, settings))
         for k in range(seeds) for method in methods
     ]
 
 
-def _own(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def own_settings(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What of these settings is for a method: those that it has, and those named for it, `fedprox.mu`."""
     mine = settable(ALGORITHMS[method])
     general = {name: value for name, value in settings.items() if name in mine}
     named = {name.removeprefix(f"{method}."): value for name, value in settings.items()

@@ -314,7 +314,21 @@ class ResNet9(nn.Module):
         return out
 
 
-MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {"mlp": mlp, "lenet5": LeNet5, "resnet9": ResNet9}
+def alexnet(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """AlexNet for small images, without batch norm and dropout: the large model of CFLGT's cost comparison."""
+    channels, height, width = shape
+    features: list[nn.Module] = []
+    for out, stride, pool in ((64, 2, True), (192, 1, True), (384, 1, False), (256, 1, False), (256, 1, True)):
+        features += [nn.Conv2d(channels, out, 3, stride=stride, padding=1), nn.ReLU(), *[nn.MaxPool2d(2)] * pool]
+        channels = out
+    flat = 256 * ((height + 1) // 16) * ((width + 1) // 16)  # halved four times, the first time rounded up
+    dense = [nn.Linear(flat, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, classes)]
+    return nn.Sequential(*features, nn.Flatten(), *dense)
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "mlp": mlp, "lenet5": LeNet5, "resnet9": ResNet9, "alexnet": alexnet,
+}
 
 
 def build(

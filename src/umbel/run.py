@@ -246,12 +246,12 @@ def _write_once(out: Path, plan: Plan, fed: LocalEngine) -> None:
         write_json(out / "env.json", environment(fed))
 
 
-def same_recipe(out: Path, asked: Experiment | None) -> Experiment:
-    """The experiment that a run folder holds, which must be the one asked for, if any is."""
+def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experiment:
+    """The experiment that a run folder holds, which must be the one asked for, if any is; one name may differ."""
     held = Experiment.from_toml(out / "recipe.toml")
     mine, theirs = _flat(held), _flat(asked.resolved() if asked else held)
     for name in [*mine, *theirs]:
-        if mine.get(name) != theirs.get(name):
+        if name != but and mine.get(name) != theirs.get(name):
             raise UmbelError(
                 f"The run folder {out} is from another recipe: its '{name}' is {mine.get(name)!r},"
                 f" asked for is {theirs.get(name)!r}."

@@ -14,13 +14,15 @@ from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
 from umbel.models import MODELS
 from umbel.recipe import settable
+from umbel.reproduce.table import Table as PaperTable
+from umbel.reproduce.table import load, names
 
 
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(hidden=True)],
 ) -> None:
-    """Show what there is. WHAT is methods, data, scenarios, models or recipes."""
+    """Show what there is. WHAT is methods, data, scenarios, models, recipes or tables."""
     if what not in _LISTS:
         raise unknown("list of", what, _LISTS)
     headers, rows = _LISTS[what]()
@@ -71,4 +73,15 @@ def _recipes() -> tuple[list[str], list[list[str]]]:
     return ["recipe", "what it is"], [[str(path), path.read_text().split("\n")[0].lstrip("# ")] for path in found]
 
 
-_LISTS = {"recipes": _recipes, "methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models}
+def _tables() -> tuple[list[str], list[list[str]]]:
+    def told(table: PaperTable) -> list[str]:
+        printed = sum(figure.value is not None for figure in table.printed.values())
+        return [table.name, table.title, str(len(table.cells)), str(printed) if printed else "none"]
+
+    return ["table", "what it is", "cells", "printed figures"], [told(load(name)) for name in names()]
+
+
+_LISTS = {
+    "recipes": _recipes, "tables": _tables, "methods": _methods, "data": _data, "scenarios": _scenarios,
+    "models": _models,
+}

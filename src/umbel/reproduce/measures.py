@@ -1,0 +1,162 @@
+"""What is read from a finished run to stand in a table, by name."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from umbel.checkpoint import read_json
+from umbel.experiment import Experiment
+from umbel.reproduce import cost
+
+NEAR = 0.01  # a curve has converged when it stays within a point of its end
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run folder with its result, and how the table reads it."""
+
+    folder: Path
+    reading: Mapping[str, str]  # judge, phase
+    target: float | None = None  # accuracy in [0, 1]
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """result.json."""
+        found: dict[str, Any] = read_json(self.folder / "result.json")
+        return found
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """rounds.jsonl."""
+        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
+
+    @property
+    def kind(self) -> str:
+        """The accuracy by which this run is judged: `a|b` is b where there is no a, `a.weighted` weighs by rows."""
+        kinds = str(self.reading.get("judge", self.info["headline"])).partition(".")[0].split("|")
+        return next((kind for kind in kinds if self.info["accuracy"][kind]), kinds[-1])
+
+    def accuracy(self, statistic: str = "") -> float | None:
+        """Of the judged kind, in [0, 1]; the mean over clients unless the reading says otherwise."""
+        statistic = statistic or self.reading.get("judge", "").partition(".")[2] or "mean"
+        found = self.info["accuracy"][self.kind]
+        return None if found is None else float(found[statistic])
+
+
+def _newcomers(run: Finished) -> float | None:
+    """Mean accuracy of those who joined late."""
+    late = int(Experiment.from_toml(run.folder / "recipe.toml").join.partition("@")[0])
+    people = read_json(run.folder / "clusters.json")["clients"][-late:]
+    scores = [each["accuracy"][run.kind] for each in people if run.kind in each["accuracy"]]
+    return 100 * sum(scores) / len(scores) if scores else None
+
+
+def _converged(run: Finished) -> int:
+    """The first round from which the accuracy stays within a point of its last value, or above."""
+    curve = [(each["round"] + 1, each["accuracy"]["mean"]) for each in run.records if each.get("accuracy")]
+    below = [round for round, value in curve if value < curve[-1][1] - NEAR]
+    return int(next(round for round, _ in curve if not below or round > below[-1]))
+
+
+def _sizes(run: Finished) -> list[int]:
+    return sorted(Counter(run.info["clusters"]["labels"].values()).values())
+
+
+def _rounds(run: Finished) -> int | None:
+    assert run.target is not None
+    return cost.rounds_to(run.records, run.target)
+
+
+def _megabits(run: Finished) -> float | None:
+    rounds, model = _rounds(run), run.info["model"]["name"]
+    if rounds is None or model not in cost.PARAMETERS:
+        return None
+    clusters = run.info["params"].get("clusters", 1)
+    return cost.megabits(run.info["method"], rounds, model, run.info["fraction"], clusters)
+
+
+def _moved(run: Finished) -> float | None:
+    assert run.target is not None
+    moved = cost.bytes_to(run.records, run.target)
+    return None if moved is None else 8 * moved / 1e6 / float(run.info["clients"])
+
+
+def _clustering(run: Finished) -> Mapping[str, Any]:
+    """The record of the round in which clusters were formed: the last of pre-training, or the first of all."""
+    last = max(0, run.info["rounds"]["pretrain"] - 1)
+    found: Mapping[str, Any] = next(each for each in run.records if each["round"] == last)
+    return found
+
+
+def _client_seconds(run: Finished) -> float:
+    """In the phase by which clients describe themselves, a client."""
+    return float(_clustering(run)["seconds"][run.reading["phase"]]) / float(run.info["clients"])
+
+
+def _server_seconds(run: Finished) -> float:
+    spent = _clustering(run)["seconds"]
+    return float(spent["wall"]) - sum(float(value) for phase, value in spent.items() if phase != "wall")
+
+
+def _upload(run: Finished) -> float:
+    """Kilobytes (1,024) that a client sends so that it can be placed."""
+    sent = _clustering(run)["bytes"][run.reading["phase"]]["up"]
+    return float(sum(amount for kind, amount in sent.items() if kind != "size")) / 1024 / float(run.info["clients"])
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+class Measure(NamedTuple):
+    """One number with its words and digits; those without `of` are not read from runs."""
+
+    of: Callable[[Finished], float | None] | None
+    words: str
+    digits: int = 2
+    spread: Callable[[Finished], float | None] | None = None  # over clients, where there is one
+
+
+def _agreement(name: str) -> Callable[[Finished], float | None]:
+    return lambda run: run.info["clusters"][name]
+
+
+def _evidence(name: str, place: int = -1) -> Callable[[Finished], float | None]:
+    """What the method says of its own choice."""
+    def of(run: Finished) -> float | None:
+        found = run.info["clusters"]["why"].get(name)
+        return None if found is None else float(found[place] if place >= 0 else found)
+    return of
+
+
+MEASURES: dict[str, Measure] = {
+    "accuracy": Measure(lambda run: _percent(run.accuracy()), "accuracy, %",
+                        spread=lambda run: _percent(run.accuracy("std"))),
+    "newcomers": Measure(_newcomers, "newcomers' accuracy, %"),
+    **{name: Measure(_agreement(name), name) for name in
+       ("ari", "ami", "homogeneity", "completeness", "v_measure")},
+    "clusters": Measure(lambda run: run.info["clusters"]["count"], "clusters", 0),
+    "smallest": Measure(lambda run: _sizes(run)[0], "clients of the smallest cluster", 0),
+    "largest": Measure(lambda run: _sizes(run)[-1], "clients of the largest cluster", 0),
+    "cut": Measure(_evidence("cut"), "threshold"),
+    "score": Measure(lambda run: _percent(_evidence("score")(run)), "validation score, %"),
+    "hopkins": Measure(_evidence("hopkins"), "Hopkins statistic"),
+    "c_v_x": Measure(_evidence("variation", 0), "c_v of pull", 3),
+    "c_v_y": Measure(_evidence("variation", 1), "c_v of push", 3),
+    "rounds": Measure(_rounds, "rounds to the target", 0),
+    "converged": Measure(_converged, "rounds to converge", 0),
+    "megabits": Measure(_megabits, "megabits to the target", 2),
+    "moved": Measure(_moved, "megabits really moved until then, a client", 2),
+    "client_seconds": Measure(_client_seconds, "seconds of a client", 4),
+    "server_seconds": Measure(_server_seconds, "seconds of the server", 4),
+    "upload": Measure(_upload, "kilobytes a client sends", 3),
+    "angle": Measure(None, "degrees"),
+    "distance": Measure(None, "distance", 3),
+    "rises": Measure(None, "rises: 1 = yes", 0),
+    "formula": Measure(None, "megabits by formula, fitted rounds"),
+    "contrast": Measure(None, "distance between / within groups"),
+}

@@ -1,0 +1,82 @@
+"""What of a table is to be run here: the data at hand, the cells asked for, a run for each of their seeds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from umbel.data import sources
+from umbel.data.partition import OFFSETS
+from umbel.errors import UmbelError
+from umbel.reproduce.cells import Job, folder_of
+from umbel.reproduce.table import Cell, Table
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """The data sets of a table on this machine."""
+
+    parts: Mapping[str, str] = field(default_factory=dict)  # set -> "20,000 of 50,000"
+    missing: Mapping[str, str] = field(default_factory=dict)  # set -> the sentence that says how to bring it
+
+    @classmethod
+    def look(cls, names: Sequence[str], data_dir: Path | None) -> "AtHand":
+        """Load each set once, to know whether it is there and whole."""
+        parts, missing = {}, {}
+        for name in names:
+            try:
+                part = sources.load(name, data_dir).part
+            except UmbelError as error:
+                missing[name] = str(error)
+                continue
+            if part:
+                parts[name] = part
+        return cls(parts, missing)
+
+
+def sets_of(table: Table, cell: Cell) -> list[str]:
+    """The data sets that a cell needs."""
+    if table.compute:
+        return [word for word in cell.column.replace("|", " ").split() if word in sources.DATASETS]
+    data = table.experiment(cell).resolved().data
+    return [data] if data else list(OFFSETS)
+
+
+def selected(table: Table, only: Sequence[str]) -> list[Cell]:
+    """The cells that fit one of the texts: all words of a text are words of the cell or, failing that, parts of it."""
+    if not only:
+        return table.cells
+    known = {word for cell in table.cells for word in _words(cell)}
+    found = [cell for cell in table.cells if any(_fits(cell, text, known) for text in only)]
+    if not found:
+        names = "; ".join(", ".join(each) for each in (table.rows, table.columns))
+        raise UmbelError(f"There is no cell of {table.name} with '{' or '.join(only)}'. Its rows and columns: {names}.")
+    return found
+
+
+def _words(cell: Cell) -> set[str]:
+    return {*cell.row.split(), *cell.column.split(), cell.row, cell.column}
+
+
+def _fits(cell: Cell, text: str, known: set[str]) -> bool:
+    if text in known:
+        return text in _words(cell)
+    return all(word in _words(cell) if word in known else word in f"{cell.row} {cell.column}" for word in text.split())
+
+
+def skipped(table: Table, cell: Cell, at_hand: AtHand) -> str:
+    """Why a cell cannot be run with the data at hand; empty = it can."""
+    for name in sets_of(table, cell):
+        if name in at_hand.missing:
+            return at_hand.missing[name]
+        if table.whole and name in at_hand.parts:
+            return f"{name} is here as a part ({at_hand.parts[name]}), too small for {table.whole}."
+    return ""
+
+
+def jobs(table: Table, out: Path, *, seeds: int, rounds: int | None, device: str,
+         at_hand: AtHand) -> Iterator[Job]:
+    """One run for each cell and seed, seed by seed, so that a stopped table has whole columns."""
+    for seed in range(seeds):
+        for cell in table.cells:
+            experiment = table.experiment(cell, seed=seed, rounds=rounds, device=device, parts=at_hand.parts)
+            yield Job(cell, seed, experiment, folder_of(out, cell, experiment))

@@ -1,0 +1,202 @@
+"""A paper's tables as data: which experiment each cell is, and what the paper prints there.
+
+A row or a column is named by words, and its words make its experiment: a method, a data set, `name=value` for a
+setting, or a word that the paper's file defines. `flag beta=0.1` in the column `cifar10 30%` is all there is to say.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from umbel.algorithms import ALGORITHMS
+from umbel.compare import own_settings
+from umbel.data.sources import DATASETS
+from umbel.errors import UmbelError, unknown
+from umbel.experiment import Experiment
+from umbel.recipe import read_toml
+
+PAPERS = ("comparative", "flag", "pacfl", "fedclust", "cflgt")
+READING = ("judge", "phase")  # what a word may say beside fields of an Experiment: how its runs are read
+
+
+class Printed(NamedTuple):
+    """One figure of a paper."""
+
+    value: float | None = None  # None: nothing is printed, or a dash
+    spread: float | None = None
+    dash: bool = False  # printed as "--": the target was never reached
+
+    @classmethod
+    def read(cls, text: str) -> "Printed":
+        """`83.66±1.70`, `83.66`, `--` for a dash, `?` where a figure has a curve and no number."""
+        if text in ("?", "--"):
+            return cls(dash=text == "--")
+        value, _, spread = text.partition("±")
+        return cls(float(value), float(spread) if spread else None)
+
+
+class Cell(NamedTuple):
+    """A place in a table."""
+
+    row: str
+    column: str
+
+    @property
+    def name(self) -> str:
+        """For people and folders."""
+        return f"{self.row}, {self.column}"
+
+
+class Reason(NamedTuple):
+    """Why some figures differ, where it is known."""
+
+    text: str
+    of: tuple[str, ...] = ("",)  # texts, one of whose words are all among those of row, column and measure
+
+    def fits(self, cell: Cell, measure: str) -> bool:
+        """Whether it speaks of this figure."""
+        words = {*cell.row.split(), *cell.column.split(), measure}
+        return any(words.issuperset(text.split()) for text in self.of)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table or figure of a paper."""
+
+    name: str  # comparative/table2
+    paper: str
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    printed: Mapping[tuple[Cell, str], Printed]  # by cell and measure, in the order of the page
+    layers: tuple[Mapping[str, Any], ...]  # the paper's protocol, then the table's
+    words: Mapping[str, Mapping[str, Any]]
+    over: str = ""  # what the printed ± is over
+    band: Mapping[str, Any] = field(default_factory=dict)  # by measure: how far ours may be from theirs
+    notes: tuple[str, ...] = ()
+    why: tuple[Reason, ...] = ()
+    compute: str = ""  # name of a function that stands in for runs
+    whole: str = ""  # what a part of a data set is too small for
+    part: Mapping[str, str] = field(default_factory=dict)  # scenario parameters for a part of a data set
+    targets: Mapping[str, float] = field(default_factory=dict)  # accuracy to reach, by column
+    fitted: Mapping[Cell, Printed] = field(default_factory=dict)  # rounds that explain what is printed
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All places, column by column."""
+        return [Cell(row, column) for column, row in product(self.columns, self.rows)
+                if any((Cell(row, column), measure) in self.printed for measure in self.measures)]
+
+    @property
+    def measures(self) -> list[str]:
+        """What is measured in its cells."""
+        return list(dict.fromkeys(measure for _, measure in self.printed))
+
+    def _of(self, cell: Cell) -> Iterator[Mapping[str, Any]]:
+        """The layers of a cell's experiment, the later over the earlier."""
+        yield from self.layers
+        for word in f"{cell.column} {cell.row}".split():
+            yield self._word(word)
+
+    def _word(self, word: str) -> dict[str, Any]:
+        name, sign, value = word.partition("=")
+        known: dict[str, Any] = {}
+        if word in ALGORITHMS:
+            known = {"method": word}
+        elif word in DATASETS:
+            known = {"data": word}
+        elif sign and word not in self.words:
+            known = {"settings": {name: value}}
+        elif word not in self.words:
+            raise unknown(f"word in {self.name} named", word, [*self.words, *ALGORITHMS, *DATASETS])
+        return {**known, **self.words.get(word, {})}
+
+    def reading(self, cell: Cell) -> dict[str, str]:
+        """How the runs of a cell are read: `judge`, which accuracy; `phase`, which part of a round."""
+        return {name: layer[name] for layer in self._of(cell) for name in READING if name in layer}
+
+    def experiment(self, cell: Cell, *, seed: int = 0, rounds: int | None = None, device: str = "auto",
+                   parts: Mapping[str, str] | None = None) -> Experiment:
+        """The recipe of a cell, `seed` on from the paper's. `rounds` is the most; `parts` names sets that are parts."""
+        choices: dict[str, Any] = {}
+        for layer in self._of(cell):
+            choices |= {name: value for name, value in layer.items() if name not in (*READING, "settings")}
+        settings: dict[str, Any] = {}
+        for layer in self._of(cell):
+            settings |= own_settings(choices["method"], layer.get("settings", {}))
+        choices["seed"] = choices.get("seed", 0) + seed
+        choices["rounds"] = min(choices["rounds"], rounds or choices["rounds"])
+        bent = self.part.get(choices.get("data", ""), "") if choices.get("data") in (parts or {}) else ""
+        if bent:
+            choices["scenario"] += ("," if ":" in choices["scenario"] else ":") + bent
+        return Experiment(**choices, device=device, settings=settings)
+
+
+def names() -> list[str]:
+    """Of all tables, as a person types them."""
+    return [f"{paper}/{table}" for paper in PAPERS for table in _read(paper) if table not in _COMMON]
+
+
+def load(name: str) -> Table:
+    """A table by its name, PAPER/TABLE; PAPER may be a file of one's own, written as those in `papers/`."""
+    paper, _, table = name.rpartition("/")
+    held = read_toml(Path(paper)) if paper.endswith(".toml") else _read(paper) if paper in PAPERS else {}
+    if table not in held or table in _COMMON:
+        raise unknown("table", name, [f"{paper}/{each}" for each in held if each not in _COMMON] or names())
+    return _table(name, held, held[table])
+
+
+_COMMON = ("title", "over", "protocol", "words", "band", "why")  # of a paper; everything else in its file is a table
+
+
+@cache
+def _read(paper: str) -> dict[str, Any]:
+    return tomllib.loads((files("umbel.reproduce") / "papers" / f"{paper}.toml").read_text("utf-8"))
+
+
+def _table(name: str, paper: Mapping[str, Any], held: Mapping[str, Any]) -> Table:
+    known = {each.name for each in fields(Table)} | {"protocol", "own"}
+    for key in held:
+        if key not in known:
+            raise unknown(f"key of {name} named", key, known)
+    printed = {(cell, measure): figure for measure, text in held.get("printed", {}).items()
+               for cell, figure in block(text).items()}
+    rows = held.get("rows") or list(dict.fromkeys(cell.row for cell, _ in printed))
+    columns = held.get("columns") or list(dict.fromkeys(cell.column for cell, _ in printed))
+    printed |= {(Cell(row, column), measure): Printed()
+                for measure in held.get("own", ()) for row, column in product(rows, columns)}
+    fitted = {cell: rounds for cell, rounds in block(held.get("fitted", "")).items() if rounds.value}
+    general = [each for each in _reasons(paper) if any(each.fits(*place) for place in printed)]
+    printed |= {(cell, "formula"): printed[cell, "megabits"] for cell in fitted}
+    return Table(
+        name, paper["title"], held["title"], tuple(rows), tuple(columns), printed,
+        (paper.get("protocol", {}), held.get("protocol", {})), paper.get("words", {}) | held.get("words", {}),
+        held.get("over", paper.get("over", "")), paper.get("band", {}) | held.get("band", {}),
+        tuple(held.get("notes", ())),
+        (*general, *_reasons(held)),
+        held.get("compute", ""), held.get("whole", ""), held.get("part", {}), held.get("targets", {}),
+        fitted,
+    )
+
+
+def _reasons(held: Mapping[str, Any]) -> list[Reason]:
+    return [Reason(each["text"], tuple(each.get("of", [""]))) for each in held.get("why", ())]
+
+
+def block(text: str | list[str]) -> dict[Cell, Printed]:
+    """Figures as they stand on the page: names of columns above, name of the row first, two spaces between."""
+    if isinstance(text, list):
+        return {cell: figure for each in text for cell, figure in block(each).items()}
+    found: dict[Cell, Printed] = {}
+    head, *lines = [re.split(r"\s{2,}", line.strip()) for line in text.strip().splitlines()] or [[]]
+    for row, *figures in lines:
+        if len(figures) != len(head):
+            raise UmbelError(f"A row of a table needs {len(head)} figures. Got {len(figures)} in '{row}' instead.")
+        found |= {Cell(row, column): Printed.read(figure) for column, figure in zip(head, figures, strict=True)}
+    return found
