@@ -45,7 +45,7 @@ def test_workers_end_with_their_engine():
     fed = engine(2)
     play(FedAvg(LOCAL), fed, rounds=1)
     crew = fed.crews[0]
-    processes = [crew.idle.get() for _ in range(2)]
+    processes = [worker.process for worker in crew.workers]
     fed.close()
     assert all(process.poll() is not None for process in processes)
     assert not crew.folder.exists()
@@ -58,10 +58,9 @@ def test_a_worker_that_dies_is_told():
     """A killed worker is an error, not a wait for ever."""
     fed = engine(1 + 1)
     play(FedAvg(LOCAL), fed, rounds=1)
-    for process in [fed.crews[0].idle.get() for _ in range(2)]:
-        process.kill()
-        process.wait()
-        fed.crews[0].idle.put(process)
+    for worker in fed.crews[0].workers:
+        worker.process.kill()
+        worker.process.wait()
     with pytest.raises((RuntimeError, BrokenPipeError)):
         play(FedAvg(LOCAL), fed, rounds=1)
 
