@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 import torch
-from engines import one_round, population
+from engines import LOCAL, population
 
 from umbel import models
+from umbel.algorithms import FedAvg
 from umbel.engines import ENGINES, simulator
+from umbel.federation import Cohort
 
 sys.path.append(str(Path(__file__).parent / "peers"))
 from work import asked, tell
@@ -23,10 +25,11 @@ if __name__ == "__main__":
     fed = ENGINES[job["engine"]](net, population(tuple(job["shape"]), job["clients"], job["rows"]))
     fed.workers = job["workers"]
     torch.set_num_threads(max(1, job["workers"]))
-    seconds = []
-    for _ in range(job["rounds"] + 1):
+    algorithm, seconds = FedAvg(LOCAL), []
+    state = algorithm.init(fed, 0)
+    for index in range(job["rounds"] + 1):
         started = time.perf_counter()
-        one_round(fed)
+        state = algorithm.round(fed, state, Cohort(torch.arange(len(fed.names)), index))
         seconds.append(time.perf_counter() - started)
     fed.close()
     tell(seconds)

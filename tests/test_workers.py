@@ -12,6 +12,7 @@ from umbel import models, tree
 from umbel.algorithms import FedAvg, FedProx, Oracle, Solo
 from umbel.engines import Simulator, simulator
 from umbel.engines.worker import receive, send
+from umbel.federation import Cohort
 
 
 def engine(workers, net=None):
@@ -45,7 +46,7 @@ def test_workers_end_with_their_engine():
     fed = engine(2)
     play(FedAvg(LOCAL), fed, rounds=1)
     crew = fed.crews[0]
-    processes = [crew.idle.get() for _ in range(2)]
+    processes = [worker.process for worker in crew.workers]
     fed.close()
     assert all(process.poll() is not None for process in processes)
     assert not crew.folder.exists()
@@ -58,10 +59,9 @@ def test_a_worker_that_dies_is_told():
     """A killed worker is an error, not a wait for ever."""
     fed = engine(1 + 1)
     play(FedAvg(LOCAL), fed, rounds=1)
-    for process in [fed.crews[0].idle.get() for _ in range(2)]:
-        process.kill()
-        process.wait()
-        fed.crews[0].idle.put(process)
+    for worker in fed.crews[0].workers:
+        worker.process.kill()
+        worker.process.wait()
     with pytest.raises((RuntimeError, BrokenPipeError)):
         play(FedAvg(LOCAL), fed, rounds=1)
 
@@ -106,6 +106,15 @@ def test_half_an_answer_is_none():
     assert receive(io.BytesIO(pipe.getvalue()[:-1])) is None
 
 
+def test_training_leaves_the_model_that_was_sent_alone():
+    """Steps write over what they carry, never over what the server holds or another client is sent."""
+    fed = engine(1)
+    state = FedAvg(LOCAL).init(fed, SEED)
+    before = tree.flat(state.models).clone()
+    FedAvg(LOCAL).round(fed, state, Cohort(torch.arange(len(fed.names)), 0))
+    assert torch.equal(tree.flat(state.models), before)
+
+
 def test_memory_is_flat_over_rounds():
     """After a few rounds as many tensors are alive as after many: nothing is kept that is not read again."""
     fed = engine(1)
@@ -114,5 +123,5 @@ def test_memory_is_flat_over_rounds():
     for rounds in (3, 12):
         play(FedAvg(LOCAL), fed, rounds=rounds)
         gc.collect()
-        counts.append(sum(1 for thing in gc.get_objects() if isinstance(thing, torch.Tensor)))
+        counts.append(sum(1 for thing in gc.get_objects() if type(thing) is torch.Tensor))
     assert counts[0] == counts[1]

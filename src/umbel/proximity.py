@@ -90,30 +90,30 @@ def orthonormal(basis: Ragged) -> Tensor:
 
 
 def _products(a: Tensor, b: Tensor) -> Tensor:
-    """All products of vectors: a (n, r, F), b (m, s, F) -> (r, n, s, m), so that pairs of clients lie side by side."""
+    """All products of vectors: a (n, r, F), b (m, s, F) -> (r, s, n, m), so that pairs of clients lie side by side."""
     (n, r, features), (m, s, _) = a.shape, b.shape
-    left, right = (side.transpose(0, 1).reshape(-1, features) for side in (a, b))
-    return (left @ right.T).view(r, n, s, m)
+    products = a.reshape(-1, features) @ b.reshape(-1, features).T
+    return products.view(n, r, m, s).permute(1, 3, 0, 2).contiguous()
 
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:
     """Cosines of the principal angles between orthonormal bases in any order, (k, n, m) with k = min(r, s)."""
     products = _products(a, b)
     if min(a.shape[1], b.shape[1]) > ROTATED:
-        cosines: Tensor = torch.linalg.svdvals(products.permute(1, 3, 0, 2)).movedim(-1, 0)
+        cosines: Tensor = torch.linalg.svdvals(products.permute(2, 3, 0, 1)).movedim(-1, 0)
         return cosines
     if a.shape[1] > b.shape[1]:
-        products = products.permute(2, 1, 0, 3)
+        products = products.transpose(0, 1)
     k = len(products)
     gram = {(p, q): _dot(products[p], products[q]) for p in range(k) for q in range(p, k)}
     return _eigenvalues(gram, k).clamp(min=0).sqrt()  # cos^2 are the eigenvalues of the products' Gram matrix
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Sum of products along axis 1, without a temporary of their size."""
-    total = a[:, 0] * b[:, 0]
-    for j in range(1, a.shape[1]):
-        total.addcmul_(a[:, j], b[:, j])
+    """Sum of products along the first axis, without a temporary of their size."""
+    total = a[0] * b[0]
+    for j in range(1, len(a)):
+        total.addcmul_(a[j], b[j])
     return total
 
 
@@ -127,11 +127,11 @@ def _eigenvalues(entries: dict[tuple[int, int], Tensor], k: int) -> Tensor:
         for p, q in pairs:
             off = at[p, q]
             half = (at[q, q] - at[p, p]) / 2
-            turn = off / (half.abs() + (half * half + off * off).sqrt()).clamp(min=1e-300)  # its tangent
+            turn = off / (half.abs() + (half * half + off * off).sqrt()).clamp(min=1e-300)  # tan, but for its sign
             turn = torch.where(half < 0, -turn, turn)
             cos = torch.rsqrt(1 + turn * turn)
             sin = turn * cos
-            at[p, p], at[q, q], at[p, q] = at[p, p] - turn * off, at[q, q] + turn * off, torch.zeros_like(off)
+            at[p, p], at[q, q], at[p, q] = at[p, p] - turn * off, at[q, q] + turn * off, off.new_zeros(())
             for other in set(range(k)) - {p, q}:
                 x, y = (min(p, other), max(p, other)), (min(q, other), max(q, other))
                 at[x], at[y] = cos * at[x] - sin * at[y], sin * at[x] + cos * at[y]
@@ -187,7 +187,7 @@ def _units(basis: Ragged) -> Tensor:
 
 def column_angle(a: Ragged, b: Ragged) -> Tensor:
     """The smallest angle between any two of the vectors as sent (PACFL's code, with |cos|)."""
-    return _angles(a, b, _units, lambda left, right: degrees(_products(left, right).abs().amax((0, 2))))
+    return _angles(a, b, _units, lambda left, right: degrees(_products(left, right).abs().amax((0, 1))))
 
 
 def paired_angle(a: Ragged, b: Ragged) -> Tensor:

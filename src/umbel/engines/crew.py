@@ -11,9 +11,11 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,12 +28,31 @@ from umbel.models import MODELS, Model
 from umbel.tasks import Loop
 from umbel.tree import Tree
 
+AHEAD = 2  # jobs of a worker: it finds the next one in its pipe when it has answered the last
 PIPE = 2**20  # bytes: a model passes in a few pieces, where the system allows it
 
 
 def can_leave_home(net: Model, task: Loop) -> bool:
     """Whether another process can build the model and look up the task by their names alone."""
     return net.name in MODELS and task.begin.__module__.startswith("umbel.")
+
+
+class Worker:
+    """A process that answers in the order in which it is asked; it can be asked again before it has answered."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.writing, self.reading = Lock(), Lock()
+
+    def ask(self, header: dict[str, Any], values: Tree) -> tuple[dict[str, Any], Tree] | None:
+        """Send a job and wait for its answer. Who has asked waits to read before the next may ask: so order is kept."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with ExitStack() as turn:
+            with self.writing:
+                send(self.process.stdin, header, values)
+                turn.enter_context(self.reading)
+            return receive(self.process.stdout)
 
 
 class Crew:
@@ -42,12 +63,12 @@ class Crew:
         self.net = net
         self.folder = Path(tempfile.mkdtemp(prefix="umbel-"))
         self._write_down()
-        self.idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        processes = [_start(self.folder) for _ in range(count)]
-        for process in processes:
-            self.idle.put(process)
-        self.threads = ThreadPoolExecutor(count)
-        self.close = weakref.finalize(self, _end, processes, self.folder)
+        self.workers = [Worker(_start(self.folder)) for _ in range(count)]
+        self.free: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self.workers * AHEAD:
+            self.free.put(worker)
+        self.threads = ThreadPoolExecutor(count * AHEAD)
+        self.close = weakref.finalize(self, _end, [worker.process for worker in self.workers], self.folder)
 
     def _write_down(self) -> None:
         people, net = self.clients.population, self.net
@@ -61,8 +82,9 @@ class Crew:
         (self.folder / "told.json").write_text(json.dumps(told))
 
     def perform(self, call: Call) -> Iterator[Answered]:
-        """Hand the clients of a call out to whoever is idle; answers come as they are ready."""
-        jobs = {self.threads.submit(self._ask, call, p): p for p in range(len(call.cohort.ids))}
+        """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""
+        size = [len(self.clients.rows(i, call.work.rows)) for i in call.cohort.ids.tolist()]
+        jobs = {self.threads.submit(self._ask, call, p): p for p in sorted(range(len(size)), key=lambda p: -size[p])}
         try:
             for job in as_completed(jobs):
                 position = jobs[job]
@@ -84,16 +106,13 @@ class Crew:
         values |= {"memory": remembered} if remembered else {}
         header = {"task": call.task.name, "client": i, "round": call.cohort.round, "phase": call.cohort.phase,
                   "work": list(call.work), "options": call.options}
-        process = self.idle.get()
+        worker = self.free.get()
         try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            send(process.stdin, header, values)
-            answer = receive(process.stdout)
+            answer = worker.ask(header, values)
         finally:
-            self.idle.put(process)
+            self.free.put(worker)
         if answer is None:
-            raise RuntimeError(f"A worker process ended with code {process.wait()}; what it said stands above.")
+            raise RuntimeError(f"A worker process ended with code {worker.process.wait()}; what it said stands above.")
         return answer[1]
 
 

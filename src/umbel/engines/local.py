@@ -135,6 +135,7 @@ class LocalClients:
         plan = self.schedule(i, cohort, work)
         client = self.client(i, rows, len(plan), memory, with_rows=False)
         carry, fixed = task.begin(net, client, **inputs, **options)
+        carry = tree.each(torch.clone, carry)  # the step's own, whatever begin took it from
         for batch in plan:
             carry = task.step(net, carry, fixed, Batch(*self.gather(batch)), **options)
         return task.finish(net, client, carry, fixed, **options)
