@@ -90,7 +90,7 @@ def embedded(data: Any) -> str:
 
 
 def drawing_library() -> str:
-    """plotly.js with its cartesian figures only: a third of the whole, which takes seconds to start on slow machines."""
+    """plotly.js with its cartesian figures only: a third of the whole, which starts slowly."""
     return _asset("plotly-cartesian.min.js").replace("</script", "<\\/script")
 
 
@@ -387,8 +387,8 @@ def _dendrogram(book: Book, run: Run, k: int) -> str:
     if tree.own:
         said = "At first the line is where the method cut; clusters are what hangs below it."
     else:
-        said = (f"{escape(str(run.info['method']))} groups these distances by other means; the tree (average linkage) is"
-                " for the eye, and is cut into as many clusters as the method found.")
+        said = (f"{escape(str(run.info['method']))} groups these distances by other means; the tree (average linkage)"
+                " is for the eye, and is cut into as many clusters as the method found.")
     strip = " The strip below it shows the true group of each client." if truth else ""
     return (
         f'<figure class="wide" data-tree="t{k}"><h3>Dendrogram: drag the cut</h3>'

@@ -158,7 +158,8 @@ def label_shares(run: Run) -> Figure | None:
     heat = {
         "type": "heatmap", "z": views.short_rows(100 * shares[:, order], 3), "y": [str(x) for x in labels],
         "text": text, "hovertemplate": "%{text}, %{z:.1f} %<extra></extra>", "colorscale": DEEP,
-        "zmin": 0, "zmax": round(100 * float(shares.max()), 1), "xgap": 1 if len(order) <= 120 else 0, "ygap": 1 if len(labels) <= 30 else 0,
+        "zmin": 0, "zmax": round(100 * float(shares.max()), 1),
+        "xgap": 1 if len(order) <= 120 else 0, "ygap": 1 if len(labels) <= 30 else 0,
         "colorbar": _bar("% of its rows"),
     }
     shapes, notes = _cluster_marks([run.clients[i].cluster for i in order])
