@@ -20,7 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/umbel compare fedavg flag oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2
+	@out=$$(mktemp -d -u runs/demo-XXXXXX) && \
+	$(BIN)/umbel compare fedavg flag oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2 \
+		--out $$out && $(BIN)/umbel report $$out
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -m "not slow"
