@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@out=$$(mktemp -d -u runs/demo-XXXXXX) && \
+	@out=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
 	$(BIN)/umbel compare fedavg flag oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2 \
 		--out $$out && $(BIN)/umbel report $$out
 

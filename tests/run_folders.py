@@ -34,8 +34,9 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
             "sweep": torch.tensor([[9.0, 1, 0.1, 0], [2.0, max(labels) + 1, 0.8, 1], [0.1, clients, 0.82, 0]]).double(),
         }
         if method == "cflgt":
-            evidence |= {"signature/trajectory": torch.tensor(rng.random((clients, 2, 10))), "exemplars": torch.arange(2),
-                         "hopkins": torch.tensor(0.9), "variation": torch.tensor([1.0, 2.0])}
+            evidence |= {"signature/trajectory": torch.tensor(rng.random((clients, 2, 10))),
+                         "exemplars": torch.arange(2), "hopkins": torch.tensor(0.9),
+                         "variation": torch.tensor([1.0, 2.0])}
             evidence["sweep"] = torch.zeros(0, 4, dtype=torch.float64)
         else:
             evidence["linkage"] = links

@@ -27,7 +27,7 @@ def sections(text: str) -> list[str]:
 
 def test_a_comparison_becomes_one_page(umbel: Umbel, tmp_path: Path) -> None:  # noqa: F811
     """`umbel report` on a comparison's folder: one file in it, with a figure for everything the runs know."""
-    words = ("--scenario", "rotation-4", "--clients", 8, "--rounds", 2, "--epochs", 1, "--batch", 100, "--device", "cpu")
+    words = ("--scenario", "rotation-4", *SMALL, "--clients", 8)
     assert umbel("compare", "pacfl", "fedavg", *words, "--out", "c", "-q").code == 0
     code, out, err = umbel("report", "c")
     assert (code, out, err) == (0, "Report: c/report.html\n", "")
@@ -306,3 +306,10 @@ def test_a_comparison_stands_for_its_runs(tmp_path: Path) -> None:
     assert [path.name for path in expand(tmp_path / "c")] == ["b-s0", "a-s10", "a-s2"]
     (tmp_path / "empty").mkdir()
     assert expand(tmp_path / "empty") == [tmp_path / "empty"]
+
+
+def test_the_help_explains_every_option(umbel: Umbel) -> None:  # noqa: F811
+    """RUNS are told in the text, options in their table."""
+    out = umbel("report", "--help").out
+    assert "RUNS are run folders" in out
+    assert all(option in out for option in ("--out", "--figures", "--open"))

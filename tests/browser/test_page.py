@@ -1,18 +1,18 @@
-"""The report in a real browser. Debian's chromium and chromium-driver are used where they are; nothing is downloaded."""
+"""The report in a real browser: Debian's chromium and chromium-driver, where they are; nothing is downloaded."""
 
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run_folders import fake_run
 
 from umbel.report import page, views
 from umbel.report.load import Run, load
 
-BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install '.[dev]'")
 pytestmark = pytest.mark.skipif(
@@ -71,7 +71,10 @@ def whole(browser: Any) -> int:
     return int(browser.execute_async_script("""
         const done = arguments[0], wait = () => new Promise(next => requestAnimationFrame(() => setTimeout(next, 10)));
         (async () => {
-          for (let y = 0; y < document.documentElement.scrollHeight; y += 500) { scrollTo({top: y, behavior: "instant"}); await wait(); }
+          for (let y = 0; y < document.documentElement.scrollHeight; y += 500) {
+            scrollTo({top: y, behavior: "instant"});
+            await wait();
+          }
           done(document.querySelectorAll(".plot .main-svg:first-child").length);
         })()"""))
 
@@ -79,7 +82,8 @@ def whole(browser: Any) -> int:
 def shown(browser: Any) -> tuple[float, int, float]:
     """Cut, clusters and ARI as the page has them, and as it says them."""
     found = browser.execute_script(f"""
-        const figure = document.querySelector('{TREE}'), text = name => figure.querySelector(`[data-shows=${{name}}]`).textContent;
+        const figure = document.querySelector('{TREE}');
+        const text = name => figure.querySelector(`[data-shows=${{name}}]`).textContent;
         return [figure.dataset.cut, figure.dataset.clusters, figure.dataset.ari, text("clusters"), text("ari")]""")
     assert found[3] == found[1]
     assert float(found[4]) == pytest.approx(float(found[2]), abs=0.0051)
@@ -125,6 +129,24 @@ def test_the_cut_stands_where_the_method_cut(opened: Any, runs: list[Run]) -> No
     assert cut == runs[1].evidence.cut
     assert clusters == runs[1].info["clusters"]["count"]
     assert ari == pytest.approx(runs[1].info["clusters"]["ari"], abs=1e-12)
+
+
+def test_a_cut_at_a_height_makes_the_merge_at_that_height(opened: Any, runs: list[Run]) -> None:
+    """At every merge's height, and one last bit below it, the page has Python's clusters and ARI."""
+    tree = views.forest(runs[1])
+    assert tree is not None
+    places = [float(place) for height in tree.links[:, 2] for place in (np.nextafter(height, 0), height)]
+    found = opened.execute_script(f"""
+        const figure = document.querySelector('{TREE}');
+        return arguments[0].map(place => {{
+          figure.dispatchEvent(new CustomEvent("cut", {{detail: place}}));
+          return [Number(figure.dataset.clusters), Number(figure.dataset.ari)];
+        }})""", places)
+    for place, (clusters, ari) in zip(places, found, strict=True):
+        labels, expected = views.cut_at(tree, runs[1], place)
+        assert clusters == labels.max() + 1
+        assert ari == pytest.approx(expected, abs=1e-12)
+    assert {clusters for clusters, _ in found} == set(range(1, 101))
 
 
 def test_dragging_the_cut_with_a_mouse_changes_clusters_and_ari(opened: Any, runs: list[Run]) -> None:
@@ -211,12 +233,25 @@ def test_runs_are_chosen_by_keyboard(opened: Any) -> None:
     assert opened.get_log("browser") == []
 
 
+def test_a_cell_of_the_matrix_names_its_two_clients(opened: Any, runs: list[Run]) -> None:
+    """Hovering says who, and how far apart."""
+    whole(opened)
+    opened.execute_script("Plotly.Fx.hover(document.querySelector('[data-matrix]'), {xval: 1, yval: 0})")
+    said = opened.find_element("css selector", "[data-matrix] .hovertext").text
+    tree = views.forest(runs[1])
+    assert tree is not None
+    a, b = (runs[1].clients[tree.clients[leaf]].name for leaf in tree.order[:2])
+    assert said.startswith(f"{a} and {b}")
+    assert "distance" in said
+
+
 def test_light_and_dark(opened: Any, address: str) -> None:
     """The page follows the system, and its button; figures change with it."""
     look(opened, 1280, 800, "dark")
     opened.get(address)
     whole(opened)
-    ink = "return getComputedStyle(document.querySelector('.plot .xtick text')).fill + getComputedStyle(document.body).backgroundColor"
+    ink = """const colours = getComputedStyle(document.querySelector('.plot .xtick text')).fill;
+        return colours + getComputedStyle(document.body).backgroundColor"""
     dark = opened.execute_script(ink)
     opened.find_element("id", "theme").send_keys(webdriver.Keys.ENTER)
     assert opened.execute_script("return document.documentElement.dataset.theme") == "light"
@@ -237,5 +272,5 @@ def test_names_stay_text(opened: Any) -> None:
     """A client's name that looks like markup is shown, not obeyed."""
     whole(opened)
     assert opened.find_elements("css selector", "img") == []
-    cells = opened.execute_script("return [...document.querySelectorAll('details tbody th')].map(cell => cell.textContent)")
-    assert EVIL in cells
+    cells = "return [...document.querySelectorAll('details tbody th')].map(cell => cell.textContent)"
+    assert EVIL in opened.execute_script(cells)

@@ -53,7 +53,14 @@
       place.style.minHeight = `${shown.height}px`;
     }
     drawn.add(place);
-    return Plotly.react(place, resolved(figure.data), shown, options);
+    for (const axis of [shown.xaxis, figure.layout.square ? shown.yaxis : {}]) // names only where they have room
+      if (axis.ticktext && wide / axis.tickvals.length < (figure.layout.square ? 19 : 14)) axis.tickvals = axis.ticktext = [];
+    const traces = resolved(figure.data);
+    for (const trace of traces) { // the names of a square's two clients, written out here to keep the file small
+      const names = trace.meta?.pairs;
+      if (names) trace.text = names.map(row => names.map(column => `${row} and ${column}`));
+    }
+    return Plotly.react(place, traces, shown, options);
   }
 
   const seen = new IntersectionObserver(entries => {
@@ -233,6 +240,7 @@
         else return;
         event.preventDefault();
       });
+      this.figure.addEventListener("cut", event => this.move(event.detail)); // for other scripts
       this.figure.querySelector("[data-back]").addEventListener("click", () => this.move(this.begin));
       new ResizeObserver(() => this.fit()).observe(this.box);
     }
@@ -323,8 +331,8 @@
   }
 
   const trees = $(document, "[data-tree]").map(figure => new Tree(figure));
-  $(document, ".plot[data-figure]").forEach(place => seen.observe(place));
   theme(root.dataset.theme);
+  addEventListener("DOMContentLoaded", () => $(document, ".plot[data-figure]").forEach(place => seen.observe(place))); // the library is there
   addEventListener("beforeprint", () => $(document, ".plot[data-figure]").forEach(place => { if (place.offsetParent) draw(place); }));
   root.dataset.ready = "yes";
 })();

@@ -79,7 +79,7 @@ def write(runs: Sequence[Run]) -> str:
         f'<main id="summary"><h1>{escape(title)}</h1>{body}</main>'
         "<noscript><p>The figures of this page are drawn by its script.</p></noscript>"
         f'<script type="application/json" id="data">{embedded(data)}</script>'
-        f"<script>{drawing_library()}</script><script>{_asset('page.js')}</script></body></html>\n"
+        f"<script>{_asset('page.js')}</script><script>{drawing_library()}</script></body></html>\n"
     )
 
 
@@ -407,8 +407,8 @@ def _proximity(book: Book, run: Run) -> str:
     tree = views.forest(run)
     if tree is None:
         return ""
-    caption = ("Every pair of clients, in the order of the dendrogram: the deeper, the more alike. Clusters show as"
-               " deep squares along the diagonal; outlines follow the cut above.")
+    caption = ("Every pair of clients, in the order of the dendrogram: the stronger the colour, the more alike."
+               " Clusters show as squares along the diagonal; outlines follow the cut above.")
     return book.figure("Distances between clients", plots.matrix(run, tree), caption, mark="data-matrix")
 
 
@@ -456,14 +456,15 @@ def _trajectories(book: Book, run: Run) -> str:
                      f" {run.evidence.variation[1]:.2f}")
     return book.figure("Gradient trajectories", plots.trajectories(run),
                        "How strongly each client's data pull the classifier towards a class, and push it away; a point"
-                       f" a class, a line a client, the mean of each cluster in bold. {'; '.join(tests).capitalize()}.",
+                       f" a class, a line a client, the mean of each cluster in bold, with the numbers of"
+                       f" the classes that it pulls most. {'; '.join(tests).capitalize()}.",
                        wide=True)
 
 
 def _labels(book: Book, run: Run) -> str:
     return book.figure("Who holds which labels", plots.label_shares(run),
-                       "A column a client, cluster beside cluster: the deeper, the larger the share of its training"
-                       " rows. Only a simulation knows this; the server did not.", wide=True)
+                       "A column a client, cluster beside cluster: the stronger the colour, the larger the share of"
+                       " its training rows. Only a simulation knows this; the server did not.", wide=True)
 
 
 def _people(book: Book, run: Run, other: Run | None) -> str:

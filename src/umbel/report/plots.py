@@ -110,8 +110,7 @@ def matrix(run: Run, tree: Forest) -> Figure:
             "showgrid": False, "zeroline": False}
     return _figure([{
         "type": "heatmap", "z": views.short_rows(values), "colorscale": _turned(DEEP),
-        "customdata": names, "text": [names] * len(names),
-        "hovertemplate": "%{text}<br>%{customdata}<br>distance %{z:.4g}<extra></extra>",
+        "meta": {"pairs": names}, "hovertemplate": "%{text}<br>distance %{z:.4g}<extra></extra>",
         "colorbar": _bar("distance"),
     }], {**axis, "tickangle": -90, "constrain": "domain"},
         {**axis, "autorange": "reversed", "scaleanchor": "x", "constrain": "domain"}, 460, square=True)
@@ -197,10 +196,13 @@ def trajectories(run: Run) -> Figure | None:
         middle = points[members].mean(0)
         data.append({
             "x": _short(middle[0]), "y": _short(middle[1]), "name": f"{cluster_name(k)}, mean", "legendgroup": str(k),
-            "mode": "lines+markers", "line": {"color": colour(k), "width": 3},
+            "mode": "lines+markers+text", "line": {"color": colour(k), "width": 3},
             "marker": {"size": 8, "color": colour(k), "symbol": symbol(k), "line": {"color": "@card", "width": 1}},
-            "text": [f"class {c}" for c in range(points.shape[2])],
-            "hovertemplate": f"{cluster_name(k)}, mean, %{{text}}<br>pull %{{x:.3g}}, push %{{y:.3g}}<extra></extra>",
+            "text": [str(c) if pull > middle[0].max() / 2 else "" for c, pull in enumerate(middle[0])],
+            "textposition": "top right", "textfont": {"size": 14, "color": colour(k)},
+            "customdata": list(range(points.shape[2])),
+            "hovertemplate": f"{cluster_name(k)}, mean, class %{{customdata}}<br>pull %{{x:.3g}}, push %{{y:.3g}}"
+                             "<extra></extra>",
         })
     return _figure(data, {"title": "pull"}, {"title": "push"}, 460)
 
