@@ -7,11 +7,11 @@
 
   // Colours: a figure names them, the theme says what they are.
 
-  const colour = name => name === "@none" ? "rgba(0,0,0,0)"
-    : getComputedStyle(root).getPropertyValue("--" + name.slice(1)).trim();
+  let palette = {"@none": "rgba(0,0,0,0)"};
+  const colour = name => palette[name] ??= getComputedStyle(root).getPropertyValue("--" + name.slice(1)).trim();
 
   function resolved(value) {
-    if (typeof value === "string") return /^@[a-z]+\d*$/.test(value) ? colour(value) : value;
+    if (typeof value === "string") return /^@[a-z]+\d?$/.test(value) ? colour(value) || value : value;
     if (Array.isArray(value)) return typeof value[0] === "number" && typeof value[1] !== "string" ? value : value.map(resolved);
     if (value && typeof value === "object")
       return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, resolved(inner)]));
@@ -72,6 +72,7 @@
   const toggle = document.getElementById("theme");
   function theme(name) {
     root.dataset.theme = name;
+    palette = {"@none": palette["@none"]};
     toggle.textContent = name === "dark" ? "Light" : "Dark";
     toggle.setAttribute("aria-label", name === "dark" ? "Use light colours" : "Use dark colours");
     drawn.forEach(draw);
@@ -325,8 +326,8 @@
         shapes.push({type: "rect", x0: a, x1: b, y0: a, y1: b, line: {color: colour("@c" + hues.get(labels[this.order[from]]) % 8), width: 2.5}});
       }
       this.heat.extra = {shapes};
-      if (!drawn.has(this.heat) || this.waiting) return;
-      this.waiting = requestAnimationFrame(() => { this.waiting = 0; Plotly.relayout(this.heat, this.heat.extra); });
+      clearTimeout(this.waiting); // drawing them takes a while: when the cut rests
+      if (drawn.has(this.heat)) this.waiting = setTimeout(() => Plotly.relayout(this.heat, this.heat.extra), 120);
     }
   }
 
