@@ -40,6 +40,7 @@ def browser() -> Iterator[Any]:
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     yield driver
     driver.quit()
 
@@ -57,6 +58,12 @@ def opened(browser: Any, address: str) -> Any:
     look(browser, 1280, 800, "light")
     browser.get(address)
     return browser
+
+
+def busy(browser: Any) -> float:
+    """Seconds that the page has worked since the last blank one: its own time, whatever else this machine does."""
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
 def look(browser: Any, width: int, height: int, theme: str) -> None:
@@ -107,16 +114,11 @@ def slider(browser: Any) -> Any:
     return found
 
 
-def test_the_page_opens_quietly_and_quickly(opened: Any, address: str) -> None:
-    """No word on the console, no request but for the file itself, whole in under two seconds."""
-    seconds = []
-    for _ in range(3):  # other work on this machine may disturb one of them
-        opened.get(address)
-        timing = "return performance.getEntriesByType('navigation')[0].loadEventEnd"
-        seconds.append(opened.execute_script(timing) / 1000)
+def test_the_page_opens_quietly_and_quickly(opened: Any, address: str) -> None:  # first: nothing is cached yet
+    """No word on the console, no request but for the file itself, open in under two seconds of work."""
+    assert busy(opened) < 2
     assert opened.execute_script("return document.documentElement.dataset.ready") == "yes"
     assert whole(opened) >= 8
-    assert min(seconds) < 2
     assert opened.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
     asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}

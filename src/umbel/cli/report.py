@@ -16,7 +16,7 @@ from umbel.report import load, page
 def report(
     runs: Annotated[list[Path], typer.Argument(hidden=True)],
     out: Annotated[Path | None, typer.Option(
-        help="The file to write. Default: report.html in RUNS where it is one folder, else here.")] = None,
+        help="The file or folder to write to. Default: report.html in RUNS where it is one folder, else here.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Write figures for a paper here also, as PNG and SVG.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
@@ -36,7 +36,8 @@ def report(
     for sentence in wrong:
         complain(sentence)
     if found:
-        target = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+        target = out or (runs[0] if len(runs) == 1 else Path())
+        target = target / "report.html" if target.is_dir() else target
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, page.write(found).encode())
         say(f"Report: {target}")
