@@ -41,6 +41,7 @@ def browser() -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    driver.set_script_timeout(120)  # a busy machine may need more than selenium's 30 s to draw a whole page
     yield driver
     driver.quit()
 
