@@ -21,7 +21,9 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/umbel compare fedavg flag oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2
+	@out=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
+	$(BIN)/umbel compare fedavg flag oracle --data digits --scenario rotation-4 --clients 12 --rounds 30 --seeds 2 \
+		--out $$out && $(BIN)/umbel report $$out
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -m "not slow"

@@ -251,6 +251,7 @@ def _federation(net: Model, people: Population, seed: int, engine: str, device: 
         "test_mode": people.facts.get("test_mode"),
         "partition_hash": people.hash,
         "truth": people.truth.tolist() if people.facts.get("groups", 1) else None,
+        "label_counts": people.label_counts.tolist(),
         "scenario": dict(people.facts),
     }
     return fed

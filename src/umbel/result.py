@@ -92,15 +92,19 @@ class Result:
 
     def clusters_table(self) -> dict[str, Any]:
         """What clusters.json holds: the members of each cluster, and a line for each client."""
-        truth = self.fed.facts.get("truth")
+        truth, counts = self.fed.facts.get("truth"), self.fed.facts.get("label_counts")
         final = self.records[-1]["final"]
         labels = self.labels.tolist()
 
         def reached(name: str) -> dict[str, float]:
             return {kind: scores[name]["accuracy"] for kind, scores in final.items() if scores and name in scores}
 
+        def holds(i: int) -> dict[str, int] | None:  # only a simulation knows
+            return {str(label): rows for label, rows in enumerate(counts[i]) if rows} if counts else None
+
         clients = [
-            {"name": name, "cluster": label, "truth": truth[i] if truth else None, "accuracy": reached(name)}
+            {"name": name, "cluster": label, "truth": truth[i] if truth else None, "accuracy": reached(name),
+             "holds": holds(i)}
             for i, (name, label) in enumerate(zip(self.fed.names, labels, strict=True))
         ]
         members = {str(k): [c["name"] for c in clients if c["cluster"] == k] for k in sorted(set(labels))}

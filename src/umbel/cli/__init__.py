@@ -6,6 +6,7 @@ import typer
 
 from umbel.cli import run  # noqa: F401  isort: skip
 from umbel.cli import admit  # noqa: F401  isort: skip
+from umbel.cli import report  # noqa: F401  isort: skip
 from umbel.cli import reproduce  # noqa: F401  isort: skip
 from umbel.cli import lists  # noqa: F401  isort: skip
 from umbel.cli.base import app, console, fail

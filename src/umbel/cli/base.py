@@ -14,10 +14,14 @@ app = typer.Typer(
 console = Console()
 
 
+def complain(sentence: str, mark: str = "[bold red]Error:[/bold red] ") -> None:
+    """Say on stderr what is wrong."""
+    Console(stderr=True).print(f"{mark}{escape(sentence)}", highlight=False, soft_wrap=True)
+
+
 def fail(sentence: str, code: int) -> None:
     """Say why on stderr, and end with this exit code."""
-    mark = "[bold red]Error:[/bold red] " if code == 2 else ""
-    Console(stderr=True).print(f"{mark}{escape(sentence)}", highlight=False, soft_wrap=True)
+    complain(sentence, "[bold red]Error:[/bold red] " if code == 2 else "")
     sys.exit(code)
 
 

@@ -83,6 +83,12 @@ class Population:
         return replace(self, train=[self.train[i] for i in order], test=[self.test[i] for i in order],
                        truth=self.truth[order])
 
+    @property
+    def label_counts(self) -> IntArray:
+        """(n, classes) training rows of each client by label, as its shift leaves them."""
+        counted = [np.bincount(self.pool.y[rows], minlength=self.classes) for rows in self.train]
+        return np.stack(counted).astype(np.int64)
+
     def present(self, round: int) -> NDArray[np.bool_]:
         """(n,) who can be asked in this round."""
         here = np.ones(len(self.train), dtype=bool)

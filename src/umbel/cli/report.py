@@ -1,0 +1,52 @@
+"""`umbel report`."""
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from umbel.checkpoint import write_atomically
+from umbel.cli.base import app, complain, say
+from umbel.errors import UmbelError
+from umbel.report import load, page
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(hidden=True)],
+    out: Annotated[Path | None, typer.Option(
+        help="The file or folder to write to. Default: report.html in RUNS where it is one folder, else here.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Write figures for a paper here also, as PNG and SVG.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Explain finished runs in one HTML page that needs no network: tables, clusters, why, and for whom they pay.
+
+    RUNS are run folders, or folders of `umbel compare`, which stand for the runs in them. One that cannot be reported
+    is told in a sentence; the page shows the others, and the exit code is 2.
+
+    Example: umbel report runs/fedavg-digits-rotation-4-s0 runs/flag-digits-rotation-4-s0 --out report.html
+    """
+    found, wrong = [], []
+    for path in dict.fromkeys(inside for run in runs for inside in load.expand(run)):
+        try:
+            found.append(load.load(path))
+        except UmbelError as error:
+            wrong.append(str(error))
+    for sentence in wrong:
+        complain(sentence)
+    if found:
+        target = out or (runs[0] if len(runs) == 1 else Path())
+        target = target / "report.html" if target.is_dir() else target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, page.write(found).encode())
+        say(f"Report: {target}")
+        if figures is not None:
+            from umbel.report import figures as paper  # matplotlib is an extra
+
+            drawn = paper.write(found, figures)
+            say(f"Figures: {len(drawn)} files in {figures}")
+        if show:
+            webbrowser.open(target.resolve().as_uri())
+    if wrong:
+        raise typer.Exit(2)

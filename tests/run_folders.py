@@ -1,0 +1,75 @@
+"""Run folders as `umbel run` leaves them, made of numbers out of the air: a report needs no training to be tested."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from umbel import evaluate
+from umbel.clusterers import cut, linkage
+from umbel.result import SCHEMA, versions
+
+
+def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: int = 5, groups: int = 3, seed: int = 0,
+             names: list[str] | None = None, known: bool = True, gain: float = 0.0, **changed: Any) -> Path:
+    """A finished run: `groups` groups of clients around centres on a line, described by their distances and cut there.
+
+    `known=False` is a scenario without true groups; method `fedavg` has one cluster and no evidence; `cflgt` has
+    trajectories and no linkage.
+    """
+    rng = np.random.default_rng(seed)
+    path.mkdir(parents=True)
+    names = names or [f"c{i:03d}" for i in range(clients)]
+    truth = (np.arange(clients) % groups).tolist()
+    points = torch.tensor(np.array(truth)[:, None] * 4.0 + rng.normal(size=(clients, 1)))
+    distance = torch.cdist(points, points)
+    links = linkage(distance)
+    labels = [0] * clients if method == "fedavg" else cut(links, 2.0).tolist()
+    if method != "fedavg":
+        evidence = {
+            "who": torch.arange(clients), "proximity": distance, "cut": torch.tensor(2.0, dtype=torch.float64),
+            "sweep": torch.tensor([[9.0, 1, 0.1, 0], [2.0, max(labels) + 1, 0.8, 1], [0.1, clients, 0.82, 0]]).double(),
+        }
+        if method == "cflgt":
+            evidence |= {"signature/trajectory": torch.tensor(rng.random((clients, 2, 10))),
+                         "exemplars": torch.arange(2), "hopkins": torch.tensor(0.9),
+                         "variation": torch.tensor([1.0, 2.0])}
+            evidence["sweep"] = torch.zeros(0, 4, dtype=torch.float64)
+        else:
+            evidence["linkage"] = links
+        save_file(evidence, path / "evidence.safetensors")
+    save_file({f"{name}/last/fc.weight": torch.tensor(rng.normal(size=(3, 2))) for name in names},
+              path / "memory.safetensors")
+    scores = (np.linspace(0.5, 0.9, clients) + gain).tolist()
+    summary = evaluate.summary({n: {"accuracy": s, "rows": 10} for n, s in zip(names, scores, strict=True)})
+    agreement = evaluate.agreement(labels, truth) if known else dict.fromkeys(evaluate.agreement([0], [0]))
+    final = {**summary, "rounds_averaged": 1}
+    info = {
+        "schema": SCHEMA, "status": "finished", "method": method, "params": {"rank": 3, "cut": "value", "lr": 0.01},
+        "data": "digits", "data_part": "", "scenario": "rotation-4", "partition_hash": f"{seed:016x}",
+        "test_mode": "holdout", "model": {"name": "mlp", "parameters": 9, "head": "fc"}, "seed": seed,
+        "clients": clients, "rounds": {"pretrain": 0, "after": rounds}, "fraction": 1.0, "engine": "simulator",
+        "device": "cpu", "precision": "float32", "headline": "cluster_model",
+        "clusters": {"count": max(labels) + 1, **agreement, "unplaced": 0, "why": {}},
+        "accuracy": {"cluster_model": final, "fine_tuned": final, "last_local": None, "missing": {}},
+        "bytes": {"down": 4_000_000, "up": 4_000_000, "by_kind": {}, "evaluate": 9}, "lost": {},
+        "seconds": {"total": 1.5, "per_round": 0.3}, "versions": versions(),
+    } | changed
+    page = {"train": {"down": {"model": 400_000}, "up": {"model": 400_000}}, "evaluate": {"down": {"model": 7}}}
+    records: list[dict[str, Any]] = [{"round": -1, "bytes": {"signature": {"up": {"basis": 100_000}}},
+                                      "seconds": {"wall": 0.1}}]
+    records += [{"round": r, "bytes": page, "seconds": {"wall": 0.1},
+                 "accuracy": {**summary, "mean": summary["mean"] * (r + 1) / rounds}} for r in range(rounds)]
+    held = [{str(label): int(rows) for label, rows in enumerate(rng.integers(0, 9, 10)) if rows} for _ in names]
+    people = [{"name": name, "cluster": label, "truth": truth[i] if known else None, "holds": held[i],
+               "accuracy": {"cluster_model": scores[i], "fine_tuned": scores[i]}}
+              for i, (name, label) in enumerate(zip(names, labels, strict=True))]
+    (path / "result.json").write_text(json.dumps(info))
+    (path / "clusters.json").write_text(json.dumps({"members": {}, "clients": people}))
+    (path / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (path / "recipe.toml").write_text(f'method = "{method}"\n')
+    (path / "env.json").write_text(json.dumps({"device": "a machine"}))
+    return path
