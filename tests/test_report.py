@@ -3,7 +3,6 @@ import re
 import struct
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
@@ -117,11 +116,11 @@ def test_the_page_may_load_nothing(tmp_path: Path) -> None:
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", text)
 
 
-def test_the_drawing_library_is_the_published_one() -> None:
-    """plotly.js-cartesian-dist-min 4.1.1, unchanged, with its licence."""
-    content = (files("umbel.report") / "plotly-cartesian.min.js").read_bytes()
-    assert sha256(content).hexdigest() == "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
-    assert "MIT" in (files("umbel.report") / "plotly-LICENSE").read_text()
+def test_without_plotly_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has not installed the extra is told its name."""
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    with pytest.raises(UmbelError, match=r"pip install 'umbel\[report\]'"):
+        page.drawing_library()
 
 
 def test_a_hundred_clients_make_a_page_of_two_megabytes(tmp_path: Path) -> None:

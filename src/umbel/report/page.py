@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from umbel.errors import UmbelError
 from umbel.evaluate import ACCURACIES
 from umbel.report import plots, views
 from umbel.report.load import Run
@@ -90,8 +93,12 @@ def embedded(data: Any) -> str:
 
 
 def drawing_library() -> str:
-    """plotly.js with its cartesian figures only: a third of the whole, which starts slowly."""
-    return _asset("plotly-cartesian.min.js").replace("</script", "<\\/script")
+    """plotly.js, as Plotly's Python package brings it; the package itself, slow to import, is not loaded."""
+    found = find_spec("plotly")
+    if found is None or not found.submodule_search_locations:
+        raise UmbelError("A report is drawn by Plotly, which is not installed: pip install 'umbel[report]'.")
+    script = Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+    return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
 def _asset(name: str) -> str:
