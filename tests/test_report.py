@@ -123,11 +123,11 @@ def test_without_plotly_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         page.drawing_library()
 
 
-def test_a_hundred_clients_make_a_page_of_two_megabytes(tmp_path: Path) -> None:
+def test_a_hundred_clients_add_little_to_the_library(tmp_path: Path) -> None:
     """100 clients, 200 rounds, three runs: the size is the drawing library's, and little more."""
     runs = [load(fake_run(tmp_path / method, method, clients=100, rounds=200, groups=5))
             for method in ("fedavg", "pacfl", "cflgt")]
-    assert len(page.write(runs)) < 2.2e6
+    assert len(page.write(runs)) < len(page.drawing_library()) + 0.7e6
 
 
 # What figures show
