@@ -3,7 +3,6 @@
 Whole clients are trained apart, with the same code and the same bits as in one process, for any number of workers.
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,12 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-import numpy as np
 import torch
 
 from umbel import tree
 from umbel.engines.local import LocalClients
-from umbel.engines.worker import receive, send
+from umbel.engines.worker import receive, send, write_clients
 from umbel.federation import Answered, Call
 from umbel.models import MODELS, Model
 from umbel.tasks import Loop
@@ -39,23 +37,13 @@ class Crew:
         self.clients = clients
         self.net = net
         self.folder = Path(tempfile.mkdtemp(prefix="umbel-"))
-        self._write_down()
+        write_clients(self.folder, clients.population, net, clients.seed)
         self.idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         processes = [_start(self.folder) for _ in range(count)]
         for process in processes:
             self.idle.put(process)
         self.threads = ThreadPoolExecutor(count)
         self.close = weakref.finalize(self, _end, processes, self.folder)
-
-    def _write_down(self) -> None:
-        people, net = self.clients.population, self.net
-        np.save(self.folder / "x.npy", people.pool.x)
-        np.save(self.folder / "y.npy", people.pool.y)
-        ends = np.cumsum([len(rows) for rows in people.train])
-        np.savez(self.folder / "rows.npz", train=np.concatenate(people.train), ends=ends)
-        told = {"names": people.names, "classes": net.classes, "seed": self.clients.seed, "model": net.name,
-                "shape": net.shape, "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
-        (self.folder / "told.json").write_text(json.dumps(told))
 
     def perform(self, call: Call) -> Iterator[Answered]:
         """Hand the clients of a call out to whoever is idle; answers come as they are ready."""

@@ -39,6 +39,7 @@ class Site(NamedTuple):
     net: Model
     memory: Path
     device: torch.device = torch.device("cpu")
+    durable: bool = True  # whether its memory must survive a power cut, or only this run
 
     @property
     def name(self) -> str:
@@ -49,8 +50,9 @@ class Site(NamedTuple):
 class DiskDiary(Diary):
     """A diary whose pages are files, `folder/<name>/<round>.safetensors`: they outlive the process and the node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, durable: bool = True) -> None:
         self.folder = folder
+        self.durable = durable
 
     def _rounds(self, name: str) -> list[int]:
         files = (self.folder / name).glob("*.safetensors")
@@ -71,7 +73,8 @@ class DiskDiary(Diary):
         page = {**self.read(name, round), **keep}
         path = self._page(name, round)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, save({key: leaf.cpu().contiguous().clone() for key, leaf in tree.named(page).items()}))
+        content = save({key: leaf.cpu().contiguous().clone() for key, leaf in tree.named(page).items()})
+        write_atomically(path, content, self.durable)
         for old in self._rounds(name)[:-2]:
             self._page(name, old).unlink()
 
@@ -137,10 +140,12 @@ def _done(site: Site, told: dict[str, Any], content: RecordDict) -> tuple[dict[s
         raise UmbelError(f"The model of '{site.name}' is another than the server's.")
     call = call_from(str(told["about"]), content)
     clients = LocalClients(site.people, seed, site.device)
-    clients.diary = DiskDiary(site.memory / run)
-    net = site.net.to(site.device)
-    answers = {str(job): record(clients.answer(net, call, job)) for job in range(len(call.cohort.ids))}
-    return {"name": site.name}, RecordDict(answers)
+    clients.diary = DiskDiary(site.memory / run, site.durable)
+    net = site.net if site.device.type == "cpu" else site.net.to(site.device)
+    answers = RecordDict()
+    for job in range(len(call.cohort.ids)):
+        answers[str(job)] = record(clients.answer(net, call, job))
+    return {"name": site.name}, answers
 
 
 # A node with its own data -------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Deaths, late arrivals and stragglers are plain settings, and time is counted, no
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,9 +19,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity  # private; a Message cannot be made without it
 
 from umbel.data.clients import Pool, Population
-from umbel.data.plans import Plan
 from umbel.engines.flower_client import DiskDiary, Site, node_app
 from umbel.engines.flower_server import Clock, FlowerFederation, Patience
+from umbel.federation import Answered, Call, Silent
 from umbel.models import Model
 from umbel.tree import Tree
 
@@ -105,13 +105,19 @@ class SimulatedFlower(FlowerFederation):
                  patience: Patience | None = None, clock: Clock | None = None) -> None:
         super().__init__(net, grid, seed, run="run", names=list(population.names), patience=patience, clock=clock)
         self.population = population
-        self.diary = DiskDiary(memory / self.run)
-        self.plan: Plan | None = None
+        self.online = torch.from_numpy(population.present(0))
+        self.diary = DiskDiary(memory / self.run, durable=False)
 
     def arrive(self, round: int) -> None:
         """A population knows when its clients come and go; those of later rounds are held back."""
         super().arrive(round)
         self.online &= torch.from_numpy(self.population.present(round))
+
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
+        """Meet the nodes, if nobody did before; then as on any grid."""
+        if not self.nodes:
+            self._look(call.cohort.round)
+        yield from super().perform(call)
 
     def _welcome(self, name: str, told: dict[str, Any]) -> None:
         """Nobody is surprised."""
@@ -133,11 +139,10 @@ class InProcessFlower(SimulatedFlower):
     def __init__(self, net: Model, population: Population, seed: int = 0, *, patience: Patience | None = None) -> None:
         memory = Path(tempfile.mkdtemp(prefix="umbel-"))
         self._end = weakref.finalize(self, shutil.rmtree, memory, ignore_errors=True)
-        sites = [Site(one(population, i), net, memory) for i in range(len(population.names))]
+        sites = [Site(one(population, i), net, memory, durable=False) for i in range(len(population.names))]
         app = node_app(lambda context: sites[int(context.node_config["partition-id"])])
         grid = InProcessGrid(app, [{"partition-id": i} for i in range(len(sites))])
         super().__init__(net, population, seed, grid, memory, patience, grid.clock)
-        self.arrive(0)
 
 
 def one(population: Population, i: int) -> Population:

@@ -70,14 +70,18 @@ class FlowerFederation(Federation):
 
     def arrive(self, round: int) -> None:
         """Look who is connected; meet the unknown; put new names behind the old ones, in the order of names."""
-        here = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
+        here = self._look(round)
         self._tired.clear()
+        self.online = torch.tensor([self.nodes.get(name) in here for name in self.names], dtype=torch.bool)
+
+    def _look(self, round: int) -> set[int]:
+        here = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
         met = set(self.nodes.values())
         unknown = [node for node in here if node not in met and self._refused.get(node, (0, round))[1] <= round]
         if unknown:
             self._meet({node: here[node] for node in unknown}, set(here), round)
             self.names += sorted(set(self.nodes) - set(self.names))
-        self.online = torch.tensor([self.nodes.get(name) in here for name in self.names], dtype=torch.bool)
+        return set(here)
 
     def _meet(self, unknown: dict[int, str], here: set[int], round: int) -> None:
         """Ask nodes who they are. Who does not fit is asked again 1, 2, 4, 8 ... rounds later."""
@@ -111,7 +115,7 @@ class FlowerFederation(Federation):
         if self.nodes.get(name) in here:
             raise Unbelievable(f"calls itself {name}, a name that another node uses")
         if told["version"] != version("umbel"):
-            raise Unbelievable(f"calls itself {name}, and has umbel {shown(told['version'])}: {version('umbel')} is due")
+            raise Unbelievable(f"calls itself {name}, and has umbel {shown(told['version'])}, not {version('umbel')}")
         if told["fingerprint"] != fingerprint(self.net):
             raise Unbelievable(f"calls itself {name}, and has another model than the server")
         return name
@@ -127,11 +131,12 @@ class FlowerFederation(Federation):
         messages, owner = {}, {}
         for name, positions in places.items():
             if name in self._tired or name not in self.nodes:
-                yield from self._silent(name, positions, "late before, in this round" if name in self._tired else "away")
+                yield from self._silent(name, positions, "late before in this round" if name in self._tired else "away")
                 continue
             node = self.nodes[name]
-            about = f"{call.task.name}/{call.cohort.phase}/{call.cohort.round}"
-            messages[node] = self._message(node, "train", about, parcels.of(positions), about=asked(call, len(positions)))
+            title = f"{call.task.name}/{call.cohort.phase}/{call.cohort.round}"
+            told = asked(call, len(positions))
+            messages[node] = self._message(node, "train", title, parcels.of(positions), about=told)
             owner[node] = name
         for node, reply in self._exchange(messages, self.patience.deadline):
             name, positions = owner[node], places[owner[node]]
@@ -152,11 +157,11 @@ class FlowerFederation(Federation):
     def _lose(self, who: str, reason: str) -> None:
         log.warning("Lost: %s %s.", who, reason)
 
-    def _message(self, node: int, kind: str, about_call: str, inputs: dict[str, Any], **said: Any) -> Message:
+    def _message(self, node: int, kind: str, title: str, inputs: dict[str, Any], **said: Any) -> Message:
         """A message that lives as long as its answer is waited for."""
         content = RecordDict(dict(inputs))
         content[WORDS] = ConfigRecord({
-            "call": f"{self.run}/{about_call}/{next(self._serial)}", "run": self.run, "seed": self.seed,
+            "call": f"{self.run}/{title}/{next(self._serial)}", "run": self.run, "seed": self.seed,
             "fingerprint": fingerprint(self.net), **said,
         })
         wait = self.patience.hello if kind == "query.describe" else self.patience.deadline

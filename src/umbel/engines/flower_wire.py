@@ -8,6 +8,7 @@ memory is taken for them.
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
@@ -52,6 +53,7 @@ def shown(text: object) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in str(text)[:LONGEST])
 
 
+@lru_cache(maxsize=16)
 def fingerprint(net: Model) -> str:
     """Sixteen hex digits that two models share only when one can take the other's place."""
     layers = [(name, tuple(leaf.shape), str(leaf.dtype)) for name, leaf in net.module.named_parameters()]
