@@ -47,7 +47,7 @@ CONFIG: dict[str, str | int | float] = {
     "std": 1.0,
     "min-nodes": 2,  # the run begins when so many are there
     "wait": 600.0,  # seconds to wait for them
-    **{name: value for name, value in Patience()._asdict().items()},
+    **Patience()._asdict(),
     "out": "",  # the run folder; by default a new one in ~/umbel-runs, named by method and Flower's number of the run
     "resume": "",  # a run folder to go on with: then it decides about method, model and rounds
 }

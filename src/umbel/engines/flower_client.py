@@ -154,8 +154,8 @@ def _done(site: Site, told: dict[str, Any], content: RecordDict) -> tuple[dict[s
 def site_of(context: Context, load_data: LoadData, net: Model) -> Site:
     """What `load_data` and the node's configuration say: name, data, memory-dir, device."""
     config = context.node_config
-    train, test = load_data(context)
-    people = alone(client_name(context), net, train, test)
+    name = client_name(context)
+    people = alone(name, net, *load_data(context))
     home = Path(str(config.get("memory-dir", Path.home() / ".umbel" / "memory"))).expanduser()
     return Site(people, net, home, device_of(str(config.get("device", "cpu"))))
 

@@ -11,7 +11,7 @@ Clients are known by the name that they tell, not by Flower's number for their n
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -22,8 +22,9 @@ from flwr.serverapp import Grid
 from umbel import tree
 from umbel.engines.flower_wire import NAME, WORDS, Parcels, Unbelievable, asked, digest, fingerprint, promised, shown
 from umbel.engines.flower_wire import words as words_of
-from umbel.federation import Answered, Call, Federation, Silent
+from umbel.federation import Answered, Call, Cohort, Federation, Heard, NobodyAnswered, Silent
 from umbel.models import Model
+from umbel.tasks import Task
 from umbel.tree import Tree
 
 log = logging.getLogger("flwr.umbel")  # a child of Flower's logger: `flwr log` shows it
@@ -93,7 +94,7 @@ class FlowerFederation(Federation):
             except Unbelievable as error:
                 times, _ = self._refused.get(node, (0, 0))
                 self._refused[node] = (times + 1, round + 2**times)
-                self._lose(f"node {node}", str(error))
+                _log_lost({f"node {node}": str(error)})
                 continue
             self._refused.pop(node, None)
             self.nodes[name] = node
@@ -122,6 +123,16 @@ class FlowerFederation(Federation):
 
     # What is asked ----------------------------------------------------------------------------------------------------
 
+    def map(self, task: Task, cohort: Cohort, **rest: Any) -> Heard:
+        """As on any engine; what was lost, here or at the door, is logged with the client's name."""
+        try:
+            heard = super().map(task, cohort, **rest)
+        except NobodyAnswered as error:
+            _log_lost(error.lost)
+            raise
+        _log_lost(heard.lost)
+        return heard
+
     def perform(self, call: Call) -> Iterator[Answered | Silent]:
         """One message to each client of the cohort, however often it stands there."""
         places: dict[str, list[int]] = {}
@@ -131,7 +142,8 @@ class FlowerFederation(Federation):
         messages, owner = {}, {}
         for name, positions in places.items():
             if name in self._tired or name not in self.nodes:
-                yield from self._silent(name, positions, "late before in this round" if name in self._tired else "away")
+                reason = LATE if name in self._tired else "away"
+                yield from (Silent(position, reason) for position in positions)
                 continue
             node = self.nodes[name]
             title = f"{call.task.name}/{call.cohort.phase}/{call.cohort.round}"
@@ -145,17 +157,10 @@ class FlowerFederation(Federation):
             except Unbelievable as error:
                 if str(error) == LATE:
                     self._tired.add(name)
-                yield from self._silent(name, positions, str(error))
+                yield from (Silent(position, str(error)) for position in positions)
                 continue
             for position, send in zip(positions, answers, strict=True):
                 yield Answered(torch.tensor([position]), tree.stack([send]))
-
-    def _silent(self, name: str, positions: list[int], reason: str) -> Iterator[Silent]:
-        self._lose(name, reason)
-        yield from (Silent(position, reason) for position in positions)
-
-    def _lose(self, who: str, reason: str) -> None:
-        log.warning("Lost: %s %s.", who, reason)
 
     def _message(self, node: int, kind: str, title: str, inputs: dict[str, Any], **said: Any) -> Message:
         """A message that lives as long as its answer is waited for."""
@@ -234,3 +239,8 @@ class FlowerFederation(Federation):
 
     def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
         """Nodes find their pages themselves: asked for round r, they read the newest before r."""
+
+
+def _log_lost(lost: Mapping[str, str]) -> None:
+    for name, reason in lost.items():
+        log.warning("Lost: %s: %s.", name, reason)
