@@ -51,7 +51,7 @@ def trained(fed, ids=EVERYBODY, round=0):
                    **LOCAL.options)
 
 
-# What travels -----------------------------------------------------------------------------------------------------------
+# What travels ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_round_is_one_push_and_each_model_travels_once():
@@ -112,11 +112,11 @@ def test_a_type_that_cannot_travel_is_said():
     """bfloat16 has no numpy type."""
     from umbel.engines.flower_wire import record
 
-    with pytest.raises(ValueError, match="float32, float64, int64. Got torch.bfloat16 for 'model/a'"):
+    with pytest.raises(ValueError, match=r"float32, float64, int64\. Got torch\.bfloat16 for 'model/a'"):
         record({"model": {"a": torch.zeros(1, dtype=torch.bfloat16)}})
 
 
-# How long is waited -----------------------------------------------------------------------------------------------------
+# How long is waited ---------------------------------------------------------------------------------------------------
 
 
 def test_a_dead_node_costs_one_deadline():
@@ -177,7 +177,7 @@ def test_nobody_left_is_a_lost_round_and_three_end_the_run():
         list(rounds(FedAvg(LOCAL), fed, rounds=5))
 
 
-# Who is let in ----------------------------------------------------------------------------------------------------------
+# Who is let in --------------------------------------------------------------------------------------------------------
 
 
 def introduced(change, caplog):
@@ -257,7 +257,7 @@ def test_a_late_node_is_admitted_and_a_leaver_keeps_its_membership():
     assert seen[1] == seen[2] == seen[4] == list(TRUTH)
 
 
-# What is believed -------------------------------------------------------------------------------------------------------
+# What is believed -----------------------------------------------------------------------------------------------------
 
 
 def array(values, **changes):
@@ -305,8 +305,9 @@ def error(reply):
 BAD = {
     "another shape": (put("model/1.weight", lambda _: array(np.zeros((9, 8), "f4"))), "has shape"),
     "another type": (put("model/1.weight", lambda _: array(np.zeros((8, 9), "f8"))), "at most|has shape"),
-    "a type that does not travel": (put("model/1.weight", lambda _: array(np.zeros((8, 9), "f2"))), "contradicts itself"),
-    "objects": (put("model/1.weight", lambda _: Array("object", (1,), "numpy.ndarray", b"\x93NUMPY\x01\x00")), "cannot be"),
+    "half numbers": (put("model/1.weight", lambda _: array(np.zeros((8, 9), "f2"))), "contradicts itself"),
+    "objects": (put("model/1.weight", lambda _: Array("object", (1,), "numpy.ndarray", b"\x93NUMPY\x01\x00")),
+                "cannot be read"),
     "a missing array": (drop, "other arrays than promised"),
     "an extra array": (put("model/extra", lambda _: array(np.zeros(1, "f4"))), "other arrays than promised"),
     "not a number": (put("model/1.weight", lambda _: array(np.full((8, 9), np.nan, "f4"))), "not finite"),
@@ -352,7 +353,7 @@ def test_a_node_does_not_do_what_it_does_not_know():
     """A task is looked up by name among those that the node has; nothing is imported from the wire."""
     fed = flower()
     strange = replace(train, name="os.system")
-    with pytest.raises(NobodyAnswered, match="There is no task 'os.system' at this node"):
+    with pytest.raises(NobodyAnswered, match=r"There is no task 'os\.system' at this node"):
         fed.map(strange, Cohort(EVERYBODY, 0), work=LOCAL.work, shared={"model": fed.net.init(0)}, **LOCAL.options)
 
 
@@ -431,7 +432,7 @@ def test_a_thousand_mutated_replies(caplog):
     assert (accepted, refused) == ([], 1000)
 
 
-# What survives ----------------------------------------------------------------------------------------------------------
+# What survives --------------------------------------------------------------------------------------------------------
 
 
 def test_memory_is_on_disk_in_two_generations(tmp_path):

@@ -1,7 +1,7 @@
-"""A real deployment on this machine: SuperLink and SuperNodes with TLS and node authentication, behind nginx if there is
-one. Every outward connection is pointed at a closed port, so that it works with no internet.
+"""A real deployment on this machine: SuperLink and SuperNodes with TLS and node authentication, behind nginx if it is
+installed. Every outward connection is pointed at a closed port: it works with no internet.
 
-Everything is polled with a deadline; processes are ended by the number of the group that they were started as.
+Everything is polled with a deadline; processes are ended by their numbers.
 """
 
 import json
@@ -24,9 +24,10 @@ BIN = Path(sys.executable).parent
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 DEADLINE = 75  # seconds of one exchange; it takes 10 on two quiet cores
 OFFLINE = {
+    "PATH": f"{BIN}:{os.environ['PATH']}",  # where Flower looks for its other programs
     "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "OMP_NUM_THREADS": "1",
-    **{name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")},
+    **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9"),
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"),
 }
 
@@ -70,7 +71,8 @@ class Deployment:
         self.started: dict[str, subprocess.Popen] = {}
         for script, *arguments in (("make_certs.py", "certs"), ("make_data.py", "data"),
                                    *(("make_key.py", f"keys/site-{s}") for s in "abcdx")):
-            subprocess.run([sys.executable, EXAMPLE / script, *arguments], cwd=folder, check=True, stdout=subprocess.PIPE)
+            subprocess.run([sys.executable, EXAMPLE / script, *arguments], cwd=folder, check=True,
+                           stdout=subprocess.PIPE)
         home = folder / "home"
         home.mkdir()
         home.joinpath("config.toml").write_text("".join(
@@ -85,14 +87,17 @@ class Deployment:
         return self.started[name]
 
     def end(self, name: str, how: int = signal.SIGTERM) -> None:
+        """End a program with what it started, which Flower puts into sessions of its own."""
         process = self.started[name]
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        below = descendants(process.pid)
+        if how == signal.SIGTERM and process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        for pid in (process.pid, *below):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -137,8 +142,8 @@ class Deployment:
 
     def run(self, **config: object) -> None:
         wishes = {"deadline": float(DEADLINE), "wait": 120.0, **config}
-        self.flwr("run", EXAMPLE / "app", "deploy", "-c", " ".join(f"{key}={json.dumps(value)}" for key, value
-                                                                   in ((k.replace("_", "-"), v) for k, v in wishes.items())))
+        text = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in wishes.items())
+        self.flwr("run", EXAMPLE / "app", "deploy", "-c", text)
 
     def rounds(self, run: Path) -> list[dict]:
         lines = run / "rounds.jsonl"

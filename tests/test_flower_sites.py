@@ -58,7 +58,7 @@ def played(grid, tmp_path, **wishes):
 @pytest.mark.parametrize("method", ["pacfl", "flag", "scaffold"])
 def test_sites_run_to_a_result_on_the_server(grid, tmp_path, method):
     """The run folder holds what a simulation's holds, and the log says who is with whom."""
-    session, said = played(grid, tmp_path, method=method)
+    _, said = played(grid, tmp_path, method=method)
     info = json.loads((tmp_path / "run" / "result.json").read_text())
     assert info["clients"] == 4
     assert info["accuracy"]["cluster_model"]["mean"] > 0.5
