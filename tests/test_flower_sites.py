@@ -10,13 +10,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from helpers import TRUTH
 from rich.console import Console
 
 from umbel import models
 from umbel.engines.flower_inprocess import InProcessGrid
+from umbel.engines.flower_server import FlowerFederation
 from umbel.errors import UmbelError
+from umbel.federation import Cohort
 from umbel.flower import CONFIG, client_app, model_of, play, server_app
+from umbel.signatures import class_counts
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app"
 WISHES = {"model": "mlp", "shape": "1x3x3", "classes": 3, "min-nodes": 4, "rounds": 4, "settings": "lr=0.1 epochs=2"}
@@ -117,6 +121,18 @@ def test_a_newcomer_is_admitted_while_the_run_goes_on(grid, tmp_path, monkeypatc
     assert dict(zip(session.fed.names, session.saved.state.labels.tolist(), strict=True))["echo"] == 0
     assert 4 in session.saved.records[-1]["trained"]
     assert "cluster 0: alpha, charlie, echo" in said
+
+
+def test_a_node_that_was_renamed_is_met_anew(grid):
+    """Its old name keeps its row and is away; under the new one it is a newcomer."""
+    fed = FlowerFederation(model_of({**CONFIG, **WISHES}), grid, 0, run="run", clock=grid.clock)
+    fed.arrive(0)
+    grid.contexts[fed.nodes["bravo"]].node_config["name"] = "foxtrot"
+    heard = fed.map(class_counts, Cohort(torch.arange(4), 0, "signature"))
+    assert heard.lost == {"bravo": "answers under the name foxtrot"}
+    fed.arrive(1)
+    assert fed.names == ["alpha", "bravo", "charlie", "delta", "foxtrot"]
+    assert fed.online.tolist() == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize(("wishes", "sentence"), [

@@ -21,14 +21,16 @@ from rich.console import Console
 from umbel import models, screen
 from umbel.checkpoint import RunFolder, read_json, write_json
 from umbel.engines.flower_client import LoadData, node_app, site_of
-from umbel.engines.flower_server import Clock, FlowerFederation, Patience
+from umbel.engines.flower_server import Clock, FlowerFederation, Patience, log
 from umbel.engines.flower_wire import fingerprint
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment
+from umbel.federation import Cohort, Heard
 from umbel.models import Model
 from umbel.recipe import read_toml, to_toml
 from umbel.result import environment
 from umbel.run import Round, Session
+from umbel.tasks import Task
 
 __all__ = ["CONFIG", "Patience", "client_app", "server_app"]
 
@@ -148,6 +150,14 @@ class Sites(FlowerFederation):
         super().arrive(round)
         if len(self.names) > known or not self.roster.exists():
             self.write_down()
+
+    def map(self, task: Task, cohort: Cohort, **rest: Any) -> Heard:
+        """As on any grid, and say how it went: an exchange takes seconds at least."""
+        started = self.clock.now()
+        heard = super().map(task, cohort, **rest)
+        taken, asked = self.clock.now() - started, len(cohort.ids)
+        log.info("%s: %d of %d answers, %.1f s", cohort.phase, len(heard.ids), asked, taken)
+        return heard
 
     def write_down(self) -> None:
         """The run's name at the nodes, its model, and the clients in their order."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from httpx import HTTPError
 
 from umbel import tree
 from umbel.engines.flower_wire import NAME, WORDS, Parcels, Unbelievable, asked, digest, fingerprint, promised, shown
@@ -61,18 +62,20 @@ class FlowerFederation(Federation):
         self.patience = patience or Patience()
         self.clock = clock or Clock()
         self.nodes: dict[str, int] = {}  # name of a client -> its node, as far as it was met in this process
-        self.test_rows: dict[str, int] = {}
         self.online[:] = False
         self._refused: dict[int, tuple[int, int]] = {}  # node -> times refused, round in which it is asked again
         self._tired: set[str] = set()  # was late in this round, is not asked again before the next
+        self._renamed: set[str] = set()  # whose node answered under another name: it is met anew before the next round
         self._serial = itertools.count()
 
     # Who is there -----------------------------------------------------------------------------------------------------
 
     def arrive(self, round: int) -> None:
         """Look who is connected; meet the unknown; put new names behind the old ones, in the order of names."""
-        here = self._look(round)
+        while self._renamed:
+            self.nodes.pop(self._renamed.pop(), None)
         self._tired.clear()
+        here = self._look(round)
         self.online = torch.tensor([self.nodes.get(name) in here for name in self.names], dtype=torch.bool)
 
     def _look(self, round: int) -> set[int]:
@@ -98,7 +101,6 @@ class FlowerFederation(Federation):
                 continue
             self._refused.pop(node, None)
             self.nodes[name] = node
-            self.test_rows[name] = int(told["test"])
             self._welcome(name, told)
 
     def _welcome(self, name: str, told: dict[str, Any]) -> None:
@@ -202,7 +204,9 @@ class FlowerFederation(Federation):
         """The reply to one message, if it is there. One at a time: a reply that cannot be read costs no other."""
         try:
             return [each for each in self.grid.pull_messages([key]) if each.metadata.reply_to_message_id == key]
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        except (OSError, HTTPError):  # the SuperLink cannot be reached: that is no fault of a client's
+            raise
+        except Exception:
             return ["cannot be read"]
 
     def _words(self, message: Message, reply: Message | str) -> dict[str, Any]:
@@ -211,6 +215,8 @@ class FlowerFederation(Federation):
             raise Unbelievable(reply)
         if reply.has_error():
             raise Unbelievable(f"gave no answer: error {reply.error.code}, {shown(reply.error.reason)}")
+        if not reply.has_content():
+            raise Unbelievable("is empty")
         told = words_of(reply.content)
         if "refused" in told:
             raise Unbelievable(f"refused: {shown(told['refused'])}")
@@ -223,6 +229,7 @@ class FlowerFederation(Federation):
         told = self._words(message, reply)
         assert isinstance(reply, Message)
         if told.get("name") != name:
+            self._renamed.add(name)
             raise Unbelievable(f"answers under the name {shown(told.get('name'))}")
         if set(told) != {"call", "name", "digest"} or set(reply.content) != {WORDS, *map(str, range(jobs))}:
             raise Unbelievable("has other parts than promised")

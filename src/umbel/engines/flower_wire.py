@@ -86,20 +86,24 @@ def tensors(held: object) -> Tree:
 
 def _tensor(array: Array) -> Tensor:
     """One array, from numpy's own format of version 1 and no other."""
-    stream = BytesIO(array.data)
     try:
-        if np.lib.format.read_magic(stream) != (1, 0):
-            raise Unbelievable("is in another format")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=HEADER)
+        return _decoded(array)
     except Unbelievable:
         raise
-    except Exception as error:  # numpy's parser of headers raises many kinds
+    except Exception as error:  # numpy's reader of headers raises many kinds
         raise Unbelievable("cannot be read") from error
+
+
+def _decoded(array: Array) -> Tensor:
+    stream = BytesIO(array.data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise Unbelievable("is in another format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=HEADER)
     said = (array.stype, array.dtype, tuple(array.shape))
     if fortran or said != ("numpy.ndarray", str(dtype), shape) or str(dtype) not in DTYPES or not dtype.isnative:
         raise Unbelievable("contradicts itself about its type or shape")
     start = stream.tell()
-    if len(array.data) - start != dtype.itemsize * int(np.prod(shape, dtype=object)):
+    if min(shape, default=0) < 0 or len(array.data) - start != dtype.itemsize * int(np.prod(shape, dtype=object)):
         raise Unbelievable("has more or fewer numbers than its shape says")
     return torch.from_numpy(np.frombuffer(array.data, dtype, offset=start).reshape(shape).copy())
 
