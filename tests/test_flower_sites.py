@@ -175,6 +175,24 @@ def test_a_site_with_wrong_data_is_told_so(tmp_path, data, sentence, caplog):
     assert sentence in caplog.text
 
 
+def test_a_site_that_is_mended_while_the_server_waits_comes_in(tmp_path):
+    """It is asked again every half minute."""
+    grid = InProcessGrid(client_app(load_data), run_config=WISHES)
+    for name in (*SITES[:3], "two words"):
+        grid.connect(**{"name": name, "memory-dir": str(tmp_path / name)})
+    sleep = grid.clock.sleep
+
+    def mend(seconds):
+        sleep(seconds)
+        if grid.time > 40:
+            grid.contexts[1003].node_config["name"] = SITES[3]
+
+    grid.clock = grid.clock._replace(sleep=mend)
+    session, _ = played(grid, tmp_path, method="fedavg", rounds=1)
+    assert session.fed.names == list(SITES[:4])
+    assert 60 <= grid.time < 62
+
+
 def test_a_node_needs_a_name(tmp_path, caplog):
     """Flower's number for it is not one."""
     caplog.set_level(logging.WARNING, logger="flwr")

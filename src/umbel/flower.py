@@ -7,6 +7,7 @@ What is run is said in Flower's run-config (`flwr run . deploy -c 'method="pacfl
 The run folder lies on the server. A run that died goes on in a new one with `resume="<run folder>"`.
 """
 
+import itertools
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -226,7 +227,7 @@ def _patience(config: dict[str, Any]) -> Patience:
 
 def _wait_for_nodes(fed: Any, config: dict[str, Any]) -> None:
     end = fed.clock.now() + config["wait"]
-    while True:
+    for tries in itertools.count(1):
         fed.arrive(0)
         there = int(fed.online.sum())
         if there >= config["min-nodes"]:
@@ -235,3 +236,5 @@ def _wait_for_nodes(fed: Any, config: dict[str, Any]) -> None:
             raise UmbelError(f"After {config['wait']:g} s there are {there} nodes of the {config['min-nodes']} that the"
                              " run is to begin with: start more, or lower min-nodes.")
         fed.clock.sleep(1.0)
+        if tries % 30 == 0:  # a site that was refused may have been mended by now
+            fed.forgive()

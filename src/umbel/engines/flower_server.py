@@ -88,20 +88,26 @@ class FlowerFederation(Federation):
         return set(here)
 
     def _meet(self, unknown: dict[int, str], here: set[int], round: int) -> None:
-        """Ask nodes who they are. Who does not fit is asked again 1, 2, 4, 8 ... rounds later."""
+        """Ask nodes who they are. Who is late is asked again next time, who does not fit 1, 2, 4 ... rounds later."""
         messages = {node: self._message(node, "query.describe", f"describe/{round}", {}) for node in unknown}
-        for node, reply in sorted(self._exchange(messages, self.patience.hello, everybody=True)):
+        replies = dict(self._exchange(messages, self.patience.hello, everybody=True))
+        for node in sorted(replies):  # of two that claim one name, it is always the same that gets it
             try:
-                told = self._words(messages[node], reply)
+                told = self._words(messages[node], replies[node])
                 name = self._introduced(told, unknown[node], here)
             except Unbelievable as error:
-                times, _ = self._refused.get(node, (0, 0))
-                self._refused[node] = (times + 1, round + 2**times)
+                if str(error) != LATE:
+                    times, _ = self._refused.get(node, (0, 0))
+                    self._refused[node] = (times + 1, round + 2**times)
                 _log_lost({f"node {node}": str(error)})
                 continue
             self._refused.pop(node, None)
             self.nodes[name] = node
             self._welcome(name, told)
+
+    def forgive(self) -> None:
+        """Ask refused nodes again when next somebody arrives."""
+        self._refused.clear()
 
     def _welcome(self, name: str, told: dict[str, Any]) -> None:
         log.info("%s is here, with %d training and %d test rows.", name, told["train"], told["test"])
