@@ -218,6 +218,18 @@ def test_sites_without_test_rows_are_not_scored(tmp_path):
     assert session.saved.records[-1]["trained"] == [0, 1, 2, 3]
 
 
+def test_sites_without_any_test_rows_have_a_result(tmp_path):
+    """Clusters and models, and no accuracy, with the reason."""
+    grid = InProcessGrid(client_app(lambda context: (load_data(context)[0], None)), run_config=WISHES)
+    for name in SITES[:4]:
+        grid.connect(**{"name": name, "memory-dir": str(tmp_path / name)})
+    played(grid, tmp_path, method="pacfl", rounds=1)
+    info = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert info["clusters"]["count"] == 2
+    assert info["accuracy"]["cluster_model"] is None
+    assert info["accuracy"]["missing"]["cluster_model"] == "no client that could be asked has test rows"
+
+
 def test_a_model_of_your_own(tmp_path):
     """Both apps are given it; another one is refused by its fingerprint."""
     from torch import nn

@@ -171,7 +171,8 @@ def _accuracy(algorithm: Algorithm, fed: Federation, state: State, records: list
         "fine_tuned": "fine-tuning was left out (fine_tune = 0)",
         "last_local": "clients keep no local model above 256 MiB in all",
     }
-    missing = {kind: reasons[kind] for kind, scores in found.items() if scores is None}
+    nobody = "no client that could be asked has test rows"
+    missing = {kind: reasons[kind] if final[kind] is None else nobody for kind, scores in found.items() if not scores}
     return {**found, "missing": missing}
 
 
