@@ -126,7 +126,7 @@ def promised(held: object, expected: Tree) -> Tree:
     """
     leaves: dict[str, Leaf] = tree.named(expected)  # type: ignore[assignment]
     if not isinstance(held, ArrayRecord) or set(held) != set(leaves):
-        raise Unbelievable("has other arrays than promised")
+        raise Unbelievable("answer has other names than promised")
     for name, leaf in leaves.items():
         if len(held[name].data) > most(leaf):
             raise Unbelievable(f"has {len(held[name].data):,} bytes for '{name}', at most {most(leaf):,} are due")
