@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Iterable
 from functools import lru_cache, partial
@@ -27,9 +28,13 @@ from flwr.simulation import run_simulation
 from umbel.data.clients import Population
 from umbel.engines.flower_client import Site, node_app
 from umbel.engines.flower_inprocess import SimulatedFlower, one
+from umbel.engines.flower_server import Patience
 from umbel.engines.worker import clients_from, write_clients
 from umbel.errors import UmbelError
 from umbel.models import MODELS, Model
+
+
+PATIENCE = Patience(deadline=86_400.0, hello=86_400.0)  # nodes of a simulation are slow at most, never gone
 
 
 class RayFlower(SimulatedFlower):
@@ -46,7 +51,7 @@ class RayFlower(SimulatedFlower):
         self.folder = Path(tempfile.mkdtemp(prefix="umbel-"))
         write_clients(self.folder, population, net, seed)
         grid = RayGrid(self.folder, len(population.names))
-        super().__init__(net, population, seed, grid, self.folder / "memory")
+        super().__init__(net, population, seed, grid, self.folder / "memory", PATIENCE)
         self._end = weakref.finalize(self, _end, grid, self.folder)
 
     def arrive(self, round: int) -> None:
@@ -84,6 +89,7 @@ class RayGrid(Grid):
         self.nodes = nodes
         self.workers = 1
         self._inner: Grid | None = None
+        self._failure: BaseException | None = None
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -91,16 +97,15 @@ class RayGrid(Grid):
     def inner(self) -> Grid:
         """Flower's own grid, as its server app received it."""
         if self._inner is None:
-            handed: Queue[Grid | BaseException] = Queue()
+            handed: Queue[Grid | None] = Queue()
             self._thread = threading.Thread(target=self._simulate, args=(handed,), daemon=True)
             self._thread.start()
-            got = handed.get()
-            if isinstance(got, BaseException):
-                raise UmbelError(f"Flower's simulation could not be started: {got}.") from got
-            self._inner = got
+            self._inner = handed.get()
+        if self._inner is None or self._failure is not None:
+            raise UmbelError(f"Flower's simulation ended: {self._failure}") from self._failure
         return self._inner
 
-    def _simulate(self, handed: "Queue[Grid | BaseException]") -> None:
+    def _simulate(self, handed: "Queue[Grid | None]") -> None:
         """Run Flower's simulation in a thread of its own; its server app only hands its grid over and waits."""
         server = ServerApp()
 
@@ -119,8 +124,9 @@ class RayGrid(Grid):
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             })
         except BaseException as error:
-            handed.put(error)
+            self._failure = error.__cause__ or error
         finally:
+            handed.put(None)  # for one that waits for a grid which will not come
             logger.setLevel(before)
 
     def close(self) -> None:
@@ -130,7 +136,9 @@ class RayGrid(Grid):
             self._thread.join()
 
     def get_nodes(self) -> Iterable[Any]:
-        """All nodes; Flower registers them while the simulation starts."""
+        """All nodes; Flower registers them while its server app has begun already."""
+        while len(list(self.inner.get_node_ids())) < self.nodes:
+            time.sleep(0.1)
         return self.inner.get_nodes()
 
     def get_node_ids(self) -> Iterable[int]:
