@@ -33,7 +33,6 @@ from umbel.engines.worker import clients_from, write_clients
 from umbel.errors import UmbelError
 from umbel.models import MODELS, Model
 
-
 PATIENCE = Patience(deadline=86_400.0, hello=86_400.0)  # nodes of a simulation are slow at most, never gone
 
 
