@@ -35,8 +35,9 @@ from umbel.algorithms import (
     State,
 )
 from umbel.data.clients import Pool, Population
-from umbel.engines import LocalEngine, LoopEngine, Simulator
-from umbel.federation import Answered, Call, Cohort, NobodyAnswered, Silent
+from umbel.engines import LoopEngine, Simulator
+from umbel.engines.flower_inprocess import InProcessFlower
+from umbel.federation import Answered, Call, Cohort, Federation, NobodyAnswered, Silent
 from umbel.models import Model, wrap
 from umbel.tree import Params
 
@@ -84,8 +85,9 @@ def one_by_one(net: Model, population: Population, seed: int = 0) -> Simulator:
     return Simulator(net, population, seed, vectorise=False)
 
 
-ENGINES: dict[str, Callable[..., LocalEngine]] = {
+ENGINES: dict[str, Callable[..., Federation]] = {
     "loop": LoopEngine, "simulator": vectorised, "chunked": chunked, "one-by-one": one_by_one,
+    "flower": InProcessFlower,
 }
 
 
@@ -175,7 +177,7 @@ ALL: dict[str, Entry] = {
 }
 
 
-def play(algorithm: Algorithm, fed: LocalEngine, rounds: int = 3, ids: tuple[int, ...] | None = None) -> State:
+def play(algorithm: Algorithm, fed: Federation, rounds: int = 3, ids: tuple[int, ...] | None = None) -> State:
     """Some rounds as `run` does them, with the same cohort in each."""
     state = algorithm.init(fed, fed.seed)
     for index in range(rounds):
@@ -188,13 +190,13 @@ def play(algorithm: Algorithm, fed: LocalEngine, rounds: int = 3, ids: tuple[int
     return state
 
 
-def without(fed: LocalEngine, *ids: int) -> LocalEngine:
+def without(fed: Federation, *ids: int) -> Federation:
     """The same federation with some clients away."""
     fed.online[list(ids)] = False
     return fed
 
 
-def models_by_name(fed: LocalEngine, state: State) -> dict[str, Params]:
+def models_by_name(fed: Federation, state: State) -> dict[str, Params]:
     """The model each client would use, wherever its method keeps it."""
     pages, _ = fed.memory()
     return {
@@ -208,7 +210,7 @@ def gap(a: Params, b: Params) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-def silence(fed: LocalEngine, *names: str) -> LocalEngine:
+def silence(fed: Federation, *names: str) -> Federation:
     """Lose the answers of some clients on their way."""
     inner = fed.perform
 

@@ -40,9 +40,9 @@ def fed_of(engine):
 @engines
 def test_ragged_answers_are_padded_and_billed_by_their_real_rows(engine):
     """Clients hold 3 labels (or fewer): lengths say how many rows count, bytes are those of the real rows."""
-    fed = fed_of(engine)
-    fed.clients.population.pool.y[fed.clients.population.train[2]] = 1
-    fed.clients.y = torch.from_numpy(fed.clients.population.pool.y)
+    people = tiny_population()
+    people.pool.y[people.train[2]] = 1
+    fed = ENGINES[engine](tiny_model(), people, SEED)
     heard = fed.map(held_labels, Cohort(torch.tensor([0, 2]), 0, "signature"))
     assert heard.answers["basis"].values.shape == (2, 3, 1)
     assert heard.answers["basis"].length.tolist() == [3, 1]
@@ -89,11 +89,9 @@ def test_batches_depend_on_name_round_and_phase_only(engine):
     assert not torch.allclose(trained([1], 0, "sweep"), alone, atol=1e-6)
 
 
-@engines
-def test_full_batches_and_counted_steps(engine):
+def test_full_batches_and_counted_steps():
     """batch=0 is one step on all rows; steps=3 are three batches however many rows there are."""
-    fed = fed_of(engine)
-    clients, cohort = fed.clients, Cohort(torch.tensor([0]), 0)
+    clients, cohort = fed_of("loop").clients, Cohort(torch.tensor([0]), 0)
     assert [len(rows) for rows in clients.schedule(0, cohort, Work(epochs=2, batch=0))] == [13, 13]
     assert [len(rows) for rows in clients.schedule(0, cohort, Work(steps=4, batch=5))] == [5, 5, 3, 5]
 

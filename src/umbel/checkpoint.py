@@ -25,20 +25,8 @@ from safetensors.torch import save as save_tensors
 from umbel import tree
 from umbel.algorithms.base import State
 from umbel.errors import UmbelError
+from umbel.files import write_atomically as write_atomically  # part of what this module offers
 from umbel.tree import Tree
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is either the old one or the new one, whatever happens."""
-    temporary = path.with_name(f".{path.name}.part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -43,6 +43,7 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
     return {
         fed.names[i]: {"accuracy": hit / max(1, rows), "loss": each, "rows": rows}
         for i, hit, rows, each in zip(heard.ids.tolist(), hits, size, loss, strict=True)
+        if rows  # a site of a real federation may have no test rows: it is not scored
     }
 
 

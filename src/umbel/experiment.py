@@ -18,9 +18,10 @@ from umbel.data.clients import IntArray, Population
 from umbel.data.plans import Plan, load_plan, realise
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS, Dataset
-from umbel.engines import ENGINES, LocalEngine
+from umbel.engines import ENGINES
 from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
+from umbel.federation import Federation
 from umbel.models import MODELS, Model
 from umbel.recipe import check, read_toml, settings_of, to_toml, typed
 from umbel.seeds import generator
@@ -120,7 +121,7 @@ class Experiment:
         drawn = scenarios.draw(self.scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
         return drawn, dataset
 
-    def build(self, plan: Plan, dataset: Dataset, network: Network | None = None) -> tuple[LocalEngine, Algorithm]:
+    def build(self, plan: Plan, dataset: Dataset, network: Network | None = None) -> tuple[Federation, Algorithm]:
         """The federation and the method of a *resolved* experiment; `network` stands in for its model."""
         people = realise(plan, dataset)
         if self.pooled or self.algorithm().needs_truth:
@@ -136,7 +137,7 @@ class Experiment:
         fed.plan = plan
         return fed, self.algorithm(tuple(people.truth.tolist()))
 
-    def gather(self, people: Population, network: Network | None = None) -> LocalEngine:
+    def gather(self, people: Population, network: Network | None = None) -> Federation:
         """A federation of these clients, with this experiment's model, engine and seed."""
         net = _network(network or self.model or "mlp", people, self._normalisation(), self.precision)
         fed = _federation(net, people, self.seed, self.engine, self.device)
@@ -198,7 +199,7 @@ def simulate(
     test_mode: str | None = None,
     data_dir: str | Path | None = None,
     workers: int = 1,
-) -> LocalEngine:
+) -> Federation:
     """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
 
     `workers` processes share long training on a CPU; the result does not depend on how many there are.
@@ -210,7 +211,7 @@ def simulate(
 
 def _simulate(data: str | Dataset | Population, scenario: str, clients: int | None, model: Network | None, seed: int,
               engine: str, device: str, precision: str, test_mode: str | None,
-              data_dir: str | Path | None) -> LocalEngine:
+              data_dir: str | Path | None) -> Federation:
     if isinstance(data, str):
         name = model if isinstance(model, str) else None
         named = None if data in SCENARIOS and SCENARIOS[data].brings_data else data
@@ -243,7 +244,7 @@ def _network(network: Network, people: Population, normalisation: Normalisation,
     return replace(net, precision=precision)
 
 
-def _federation(net: Model, people: Population, seed: int, engine: str, device: str) -> LocalEngine:
+def _federation(net: Model, people: Population, seed: int, engine: str, device: str) -> Federation:
     fed = ENGINES[engine](net, people, seed, device_of(device))
     fed.facts = {
         "data": "own",

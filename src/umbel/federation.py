@@ -17,6 +17,7 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.data.clients import Work
+from umbel.data.plans import Plan
 from umbel.errors import UmbelError
 from umbel.ledger import Ledger, Line
 from umbel.models import Model
@@ -100,6 +101,7 @@ class Federation(ABC):
         self.ledger = Ledger()
         self.lost: dict[str, str] = {}  # whose answers were lost, and why, since the round began
         self.setup: dict[str, Any] = {}  # how to build this federation again: fields of an Experiment
+        self.plan: Plan | None = None  # how the clients were drawn, where that is known
         self.facts: dict[str, Any] = {}  # what a result says of it: data, partition, true groups
         self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
         self.workers = 1  # processes that an engine may share the work with

@@ -47,7 +47,8 @@ def admit(run: Path, file: Path, name: str | None = None, epochs: int = 0) -> Ad
     name = name or file.stem
     if name in known:
         raise UmbelError(f"A newcomer needs a name of its own. '{name}' is a client of {run}: give another by --name.")
-    fed = held.gather(_alone(file, held, known, name, load_plan(run / "partition.npz").classes))
+    people = _alone(file, held, known, name, load_plan(run / "partition.npz").classes)
+    fed = replace(held, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = held.algorithm()
     folder = RunFolder.open(run)
     try:
@@ -77,7 +78,7 @@ def admit(run: Path, file: Path, name: str | None = None, epochs: int = 0) -> Ad
         found = evaluate.accuracy(fed, algorithm, state, saved.round + 1, become, epochs)
         return found[name]["accuracy"] if name in found else None
 
-    tested = len(fed.clients.population.test[-1]) > 0
+    tested = len(people.test[-1]) > 0
     members = Counter(info["clusters"]["labels"].values())[label]
     return Admission(name, label, members, tree.take(stack, 0), score(algorithm.own) if tested else None,
                      score(become) if tested and epochs else None)

@@ -17,7 +17,6 @@ from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm, State
 from umbel.checkpoint import RunFolder, write_json
 from umbel.data.plans import save_plan
-from umbel.engines.local import LocalEngine
 from umbel.federation import Federation
 from umbel.recipe import settings_of, to_toml
 from umbel.tree import Tree
@@ -116,7 +115,7 @@ class Result:
         recipe = {"method": self.info["method"], **self.fed.setup, **self.choices, "settings": self.info["params"]}
         run = RunFolder.create(path, to_toml(recipe))
         write_json(path / "env.json", environment(self.fed))
-        if isinstance(self.fed, LocalEngine) and self.fed.plan is not None:
+        if self.fed.plan is not None:
             save_plan(path / "partition.npz", self.fed.plan)
         for record in self.records:
             run.write_line(record)
@@ -176,7 +175,8 @@ def _accuracy(algorithm: Algorithm, fed: Federation, state: State, records: list
         "fine_tuned": "fine-tuning was left out (fine_tune = 0)",
         "last_local": "clients keep no local model above 256 MiB in all",
     }
-    missing = {kind: reasons[kind] for kind, scores in found.items() if scores is None}
+    nobody = "no client that could be asked has test rows"
+    missing = {kind: reasons[kind] if final[kind] is None else nobody for kind, scores in found.items() if not scores}
     return {**found, "missing": missing}
 
 

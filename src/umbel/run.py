@@ -13,7 +13,6 @@ from umbel import evaluate, ledger
 from umbel.algorithms.base import Algorithm, State
 from umbel.checkpoint import RunFolder, Saved, write_json
 from umbel.data.plans import Plan, save_plan
-from umbel.engines.local import LocalEngine
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment
 from umbel.federation import Cohort, Federation, NobodyAnswered
@@ -179,7 +178,7 @@ class Session:
     """A run in a folder: every round is durable when it is yielded."""
 
     experiment: Experiment  # resolved
-    fed: LocalEngine
+    fed: Federation
     algorithm: Algorithm
     folder: RunFolder
     saved: Saved | None
@@ -239,7 +238,7 @@ class Session:
         return result
 
 
-def _write_once(out: Path, plan: Plan, fed: LocalEngine) -> None:
+def _write_once(out: Path, plan: Plan, fed: Federation) -> None:
     if not (out / "partition.npz").exists():
         save_plan(out / "partition.npz", plan)
     if not (out / "env.json").exists():

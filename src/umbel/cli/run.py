@@ -42,7 +42,7 @@ Epochs = Annotated[int | None, _of_training(help="Local epochs in a round. Defau
 Batch = Annotated[int | None, _of_training(help="Rows in a local batch; 0 = all. Default: 10.")]
 Rate = Annotated[float | None, _of_training("--lr", help="Local learning rate. Default: 0.01.")]
 Seed = Annotated[int | None, _of_run(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
-Engine = Annotated[str | None, _of_run(help="simulator, or loop for debugging. Default: simulator.")]
+Engine = Annotated[str | None, _of_run(help="simulator; loop, for debugging; flower, on Ray. Default: simulator.")]
 Device = Annotated[str | None, _of_run(help="auto, cpu or cuda. Default: auto.")]
 Precision = Annotated[str | None, _of_run(
     help="float32, or faster and coarser: tf32 (GPU), bf16. Default: float32.")]

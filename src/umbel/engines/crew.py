@@ -3,7 +3,6 @@
 Whole clients are trained apart, with the same code and the same bits as in one process, for any number of workers.
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -17,12 +16,11 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 
 from umbel import tree
 from umbel.engines.local import LocalClients
-from umbel.engines.worker import receive, send
+from umbel.engines.worker import receive, send, write_clients
 from umbel.federation import Answered, Call
 from umbel.models import MODELS, Model
 from umbel.tasks import Loop
@@ -62,24 +60,13 @@ class Crew:
         self.clients = clients
         self.net = net
         self.folder = Path(tempfile.mkdtemp(prefix="umbel-"))
-        self._write_down()
+        write_clients(self.folder, clients.population, net, clients.seed)
         self.workers = [Worker(_start(self.folder)) for _ in range(count)]
         self.free: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers * AHEAD:
             self.free.put(worker)
         self.threads = ThreadPoolExecutor(count * AHEAD)
         self.close = weakref.finalize(self, _end, [worker.process for worker in self.workers], self.folder)
-
-    def _write_down(self) -> None:
-        people, net = self.clients.population, self.net
-        np.save(self.folder / "x.npy", people.pool.x)
-        np.save(self.folder / "y.npy", people.pool.y)
-        ends = np.cumsum([len(rows) for rows in people.train])
-        np.savez(self.folder / "rows.npz", train=np.concatenate(people.train), ends=ends)
-        told = {"names": people.names, "classes": net.classes, "seed": self.clients.seed, "model": net.name,
-                "precision": net.precision, "shape": net.shape, "mean": net.mean.flatten().tolist(),
-                "std": net.std.flatten().tolist()}
-        (self.folder / "told.json").write_text(json.dumps(told))
 
     def perform(self, call: Call) -> Iterator[Answered]:
         """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.data.clients import IntArray, Population, Work, batches, rows_of
-from umbel.data.plans import Plan
 from umbel.errors import UmbelError
 from umbel.federation import Answered, Call, Cohort, Federation
 from umbel.models import Batch, Model
@@ -152,7 +151,6 @@ class LocalEngine(Federation):
             torch.backends.cuda.matmul.fp32_precision = products
         super().__init__(net.to(place), list(population.names), seed, place)
         self.clients = LocalClients(population, seed, place)
-        self.plan: Plan | None = None  # how the population was drawn, where that is known
         self.arrive(0)
 
     def arrive(self, round: int) -> None:
