@@ -6,7 +6,7 @@ Work: one round of FedAvg over 20 clients × 500 rows, one epoch, batch 10, mome
 and with `--peers` pfl 0.6.0 and Flower 1.41.0's Ray simulation from an environment of their own; loops with the better
 of one and two threads. Every engine runs in a process of its own, in turn; the first round is not counted, nor is the
 start. Medians over all rounds; the spread is their range. Then the cost of a round of umbel, of the plain loop and of
-the peers against the number of clients (20 rows each), of rows (20 clients) and of parameters (an MLP, larger images).
+the peers against the number of clients (20 rows of 8 px each), of rows and of parameters (20 clients, an MLP).
 """
 
 import json
@@ -28,7 +28,7 @@ RESULTS = HERE / "results"
 WORK = {"lenet5": [3, 32, 32], "mlp": [1, 28, 28]}
 BASE = {"clients": 20, "rows": 500, "batch": 10, "rounds": 3, "threads": 1, "workers": 2}
 GROWTH: dict[str, list[dict[str, Any]]] = {
-    "clients": [{"clients": n, "rows": 20} for n in (10, 100, 1000, 10_000)],
+    "clients": [{"clients": n, "rows": 20, "shape": [1, 8, 8]} for n in (10, 100, 1000, 10_000)],
     "samples": [{"clients": 20, "rows": m} for m in (20, 100, 500, 2000)],
     "parameters": [{"clients": 20, "rows": 100, "shape": shape}
                    for shape in ([1, 8, 8], [1, 28, 28], [3, 32, 32], [3, 64, 64], [3, 128, 128])],
@@ -121,7 +121,7 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
             points = [(row["amount"], row["seconds"]) for row in rows
                       if row["against"] == quantity and row["engine"] == engine]
             axis.loglog(*zip(*points, strict=True), marker="o", label=engine)
-        axis.set(xlabel={"clients": "clients (20 rows each)", "samples": "rows a client (20 clients)",
+        axis.set(xlabel={"clients": "clients (20 rows of 8 px each)", "samples": "rows a client (20 clients)",
                          "parameters": "parameters (20 clients × 100 rows)"}[quantity])
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("seconds a round")

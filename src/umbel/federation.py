@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -189,12 +190,24 @@ class Federation(ABC):
             self._line(call, chunk.positions, "up", kind, [amount] * len(chunk.positions))
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, then as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
     """Part a chunk into what can be believed and, by position, why the rest cannot."""
     if fault := _misfit(chunk.send, expected):
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
-    sound = [leaf.isfinite().view(len(leaf), -1).all(1)
-             for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and len(leaf)]
+    with one_thread():  # a second one would wait for a core while other processes train
+        sound = [leaf.isfinite().view(len(leaf), -1).all(1)
+                 for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and len(leaf)]
     finite = torch.ones(len(chunk.positions), dtype=torch.bool)
     for device in {leaf.device for leaf in sound}:  # one wait for each device, not one for each leaf
         finite &= torch.stack([leaf for leaf in sound if leaf.device == device]).all(0).cpu()

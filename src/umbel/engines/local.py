@@ -1,7 +1,6 @@
 """Clients whose data lies in this process: a simulation's hundreds, or a node's one."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from umbel import tree
 from umbel.data.clients import IntArray, Population, Work, batches, rows_of
 from umbel.errors import UmbelError
 from umbel.federation import Answered, Call, Cohort, Federation
+from umbel.federation import one_thread as one_thread
 from umbel.models import Batch, Model
 from umbel.seeds import generator
 from umbel.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
@@ -180,17 +180,6 @@ def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:
     block = BLOCK.get(x.device.type, 2048)
     starts = range(0, max(1, len(y)), block)
     return tree.cat([task.each(net, inputs["model"], x[s : s + block], y[s : s + block]) for s in starts])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, then as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def device_of(name: str) -> torch.device:
