@@ -26,7 +26,7 @@ demo: $(READY)
 		--out $$out && $(BIN)/umbel report $$out
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
 
 slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow

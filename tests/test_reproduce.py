@@ -421,7 +421,7 @@ def test_newcomers_and_targets_are_read_from_runs(umbel: Umbel, tiny: Path, tmp_
 @pytest.mark.parametrize(("words", "sentence"), [
     ("comparative/tabel2", "There is no table 'comparative/tabel2'. Did you mean 'comparative/table2'?"),
     ("compartive/table2", "There is no table 'compartive/table2'. Did you mean 'comparative/table2'?"),
-    ("tiny.toml/table3", "There is no table 'tiny.toml/table3'. Did you mean 'tiny.toml/table2'?"),
+    ("tiny.toml/tabel3", "There is no table 'tiny.toml/tabel3'. Did you mean 'tiny.toml/table3'?"),
     ("none.toml/table3", "The recipe none.toml cannot be read: No such file or directory."),
     ("flag/table2 --only mnst", "There is no cell of flag/table2 with 'mnst'."),
     ("flag/table2 --device gpu", "must be 'auto' or 'cpu' or 'cuda'. Got 'gpu' instead."),
