@@ -20,6 +20,8 @@ from umbel.engines.flower_server import FlowerFederation
 from umbel.errors import UmbelError
 from umbel.federation import Cohort
 from umbel.flower import CONFIG, client_app, model_of, play, server_app
+from umbel.report import page
+from umbel.report.load import load
 from umbel.signatures import class_counts
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app"
@@ -61,8 +63,9 @@ def played(grid, tmp_path, **wishes):
 
 @pytest.mark.parametrize("method", ["pacfl", "flag", "scaffold"])
 def test_sites_run_to_a_result_on_the_server(grid, tmp_path, method):
-    """The run folder holds what a simulation's holds, and the log says who is with whom."""
+    """The run folder holds what a simulation's holds, a report can be made of it, the log says who is with whom."""
     _, said = played(grid, tmp_path, method=method)
+    assert "alpha" in page.write([load(tmp_path / "run")])
     info = json.loads((tmp_path / "run" / "result.json").read_text())
     assert info["clients"] == 4
     assert info["accuracy"]["cluster_model"]["mean"] > 0.5
