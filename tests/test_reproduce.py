@@ -4,8 +4,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -449,10 +447,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> 
     long = TINY.replace("rounds = 2", "rounds = 400")
     (tmp_path / "tiny.toml").write_text(long)
     words = ["reproduce", "tiny.toml/table1", "--only", "digits", "--device", "cpu", "--jobs", "1"]
-    # a shell that runs in the background starts its children deaf to Ctrl-C
-    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import umbel.cli as c; c.main()"
-    process = subprocess.Popen([sys.executable, "-c", program, *words], cwd=tmp_path, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = test_cli.start(*words, cwd=tmp_path)
     folder = tmp_path / "runs" / "reproduce" / "tiny-table1"
     limit = time.monotonic() + 60
     while not list(folder.glob("*/rounds.jsonl")) and time.monotonic() < limit:
