@@ -20,8 +20,7 @@ from umbel import models
 from umbel.algorithms import FedAvg, Local
 from umbel.data.clients import Pool, Population
 from umbel.engines import LoopEngine, Simulator, simulator
-from umbel.engines.local import one_thread
-from umbel.federation import Cohort, Federation
+from umbel.federation import Cohort, Federation, one_thread
 
 WORK = {"mlp": ((1, 8, 8), (1, 14, 14), (1, 28, 28)), "lenet5": ((1, 28, 28), (3, 32, 32))}
 LOCAL = Local(epochs=1)

@@ -16,22 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import typer
+from engines import LOCAL, population
 from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
 from umbel import models, tree
-from umbel.algorithms import FedAvg, Local
-from umbel.data.clients import Pool, Population
+from umbel.algorithms import FedAvg
 from umbel.engines import LoopEngine, Simulator
 from umbel.federation import Cohort, Federation
 from umbel.models import Batch
 from umbel.tree import Stack
 
-LOCAL = Local(epochs=1)
 ROWS = 500
 WORK = [  # model, shape, clients, precisions
     ("lenet5", (3, 32, 32), 20, ("tf32", "float32", "bf16")),
@@ -40,14 +38,6 @@ WORK = [  # model, shape, clients, precisions
     ("mlp", (1, 28, 28), 20, ("tf32", "float32", "bf16")),
     ("mlp", (1, 28, 28), 100, ("tf32", "float32")),
 ]
-
-
-def population(shape: tuple[int, ...], clients: int) -> Population:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (clients * ROWS, *shape), dtype=np.uint8)
-    y = rng.integers(0, 10, clients * ROWS)
-    train = list(np.arange(clients * ROWS).reshape(clients, ROWS))
-    return Population(Pool(x, y), train, [held[:1] for held in train], np.zeros(clients, dtype=np.int64), 10)
 
 
 def one_round(fed: Federation) -> tuple[Stack, float]:
@@ -115,7 +105,7 @@ def main(
         table.add_column(column, justify="left" if column == "model" else "right")
     lines: list[dict[str, Any]] = []
     for name, shape, clients, precisions in WORK:
-        net, people = models.build(name, shape, 10), population(shape, clients)
+        net, people = models.build(name, shape, 10), population(shape, clients, ROWS)
         reference = one_round(LoopEngine(net, people))[0] if clients <= 20 else None
         slow = one_round(LoopEngine(net, people, device="cuda"))[1] if clients <= 20 else None
         for precision in precisions:

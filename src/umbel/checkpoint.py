@@ -25,7 +25,7 @@ from safetensors.torch import save as save_tensors
 from umbel import tree
 from umbel.algorithms.base import State
 from umbel.errors import UmbelError
-from umbel.files import write_atomically as write_atomically  # part of what this module offers
+from umbel.files import write_atomically
 from umbel.tree import Tree
 
 

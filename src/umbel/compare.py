@@ -10,10 +10,11 @@ from statistics import mean, stdev
 from typing import Any
 
 from umbel.algorithms import ALGORITHMS
-from umbel.checkpoint import read_json, write_atomically, write_json
+from umbel.checkpoint import read_json, write_json
 from umbel.errors import UmbelError, unknown
 from umbel.evaluate import ACCURACIES
 from umbel.experiment import Experiment
+from umbel.files import write_atomically
 from umbel.recipe import settable
 from umbel.run import Session, same_recipe
 

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from umbel import newcomer
-from umbel.checkpoint import to_bytes, write_atomically
+from umbel.checkpoint import to_bytes
 from umbel.cli.base import app, say
+from umbel.files import write_atomically
 
 
 @app.command()

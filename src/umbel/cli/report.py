@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from umbel.checkpoint import write_atomically
 from umbel.cli.base import app, complain, say
 from umbel.errors import UmbelError
+from umbel.files import write_atomically
 from umbel.report import load, page
 
 

@@ -26,7 +26,19 @@ from umbel.models import Model
 from umbel.tree import Tree
 
 
-class InProcessGrid(Grid):
+class OwnGrid(Grid):
+    """What Flower asks of any grid, and umbel's federations do not use."""
+
+    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
+                       ttl: float | None = None) -> Message:
+        """As Flower's own grids do it."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def set_run(self, run: Any) -> None:
+        """There is one, and it is set."""
+
+
+class InProcessGrid(OwnGrid):
     """Nodes that are function calls. `dead` is who does not answer, `delay` how many seconds an answer takes."""
 
     def __init__(self, app: ClientApp, configs: Iterable[dict[str, Any]] = (), run_config: Any = None) -> None:
@@ -83,14 +95,6 @@ class InProcessGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Not polled: what is there at once."""
         return self.pull_messages(self.push_messages(messages))
-
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
-                       ttl: float | None = None) -> Message:
-        """As Flower's own grids do it."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    def set_run(self, run: Any) -> None:
-        """There is one."""
 
     @property
     def run(self) -> Any:

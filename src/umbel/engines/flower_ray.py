@@ -22,13 +22,13 @@ os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")  # nodes are small: 
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray says it will do anyway, in a warning
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from umbel.data.clients import Population
 from umbel.engines.flower_client import Site, node_app
-from umbel.engines.flower_inprocess import SimulatedFlower, one
+from umbel.engines.flower_inprocess import OwnGrid, SimulatedFlower, one
 from umbel.engines.flower_server import Patience
 from umbel.engines.worker import clients_from, write_clients
 from umbel.errors import UmbelError
@@ -81,7 +81,7 @@ def simulated_site(folder: Path, context: Context) -> Site:
     return Site(one(people, int(context.node_config["partition-id"])), net, folder / "memory", durable=False)
 
 
-class RayGrid(Grid):
+class RayGrid(OwnGrid):
     """Flower's simulation behind a Grid that this thread can hold. It starts when it is first used."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
@@ -156,14 +156,6 @@ class RayGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Both."""
         return self.inner.send_and_receive(messages, timeout=timeout)
-
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
-                       ttl: float | None = None) -> Message:
-        """As Flower's own grids do it."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    def set_run(self, run: Any) -> None:
-        """Flower has done it."""
 
     @property
     def run(self) -> Any:

@@ -10,8 +10,7 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import IntArray, Population, Work, batches, rows_of
 from umbel.errors import UmbelError
-from umbel.federation import Answered, Call, Cohort, Federation
-from umbel.federation import one_thread as one_thread
+from umbel.federation import Answered, Call, Cohort, Federation, one_thread
 from umbel.models import Batch, Model
 from umbel.seeds import generator
 from umbel.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task

@@ -15,10 +15,10 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import IntArray, Population
 from umbel.engines.crew import Crew, can_leave_home
-from umbel.engines.local import LocalEngine, one_thread, side_by_side, values
+from umbel.engines.local import LocalEngine, side_by_side, values
 from umbel.engines.steps import Recorded, Steps, kind
 from umbel.errors import UmbelError
-from umbel.federation import Answered, Call, Silent
+from umbel.federation import Answered, Call, Silent, one_thread
 from umbel.models import Batch, Model
 from umbel.tasks import TASKS, Client, Loop, Rows
 from umbel.tree import Held, Tree

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from umbel.checkpoint import write_atomically, write_json
+from umbel.checkpoint import write_json
+from umbel.files import write_atomically
 from umbel.reproduce import cost
 from umbel.reproduce.measures import MEASURES, Finished
 from umbel.reproduce.plan import sets_of

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from umbel.checkpoint import write_atomically
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment
+from umbel.files import write_atomically
 from umbel.reproduce.table import Cell
 from umbel.run import same_recipe
 
