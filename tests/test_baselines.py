@@ -24,7 +24,7 @@ def fed():
 def batches(engine, i, index, work):
     """The batches that client i draws in a round."""
     cohort = Cohort(torch.tensor([i]), index)
-    return [Batch(*engine.clients.gather(rows)) for rows in engine.clients.schedule(i, cohort, work)]
+    return list(engine.clients.batches(engine.clients.plan(i, cohort, work)))
 
 
 def mean(models, weights):

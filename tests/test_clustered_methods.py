@@ -88,10 +88,9 @@ def trained(fed, start, i, cohort, work, lr=LOCAL.lr, momentum=LOCAL.momentum, e
     module = fed.net.make()
     module.load_state_dict(start)
     optimiser = torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum)
-    for batch in fed.clients.schedule(i, cohort, work):
+    for batch in fed.clients.batches(fed.clients.plan(i, cohort, work)):
         optimiser.zero_grad()
-        x, y = fed.clients.gather(batch)
-        loss = cross_entropy(module(x), y)
+        loss = cross_entropy(module(batch.x), batch.y)
         (loss if extra is None else loss + extra(dict(module.named_parameters()))).backward()
         optimiser.step()
     return {name: leaf.detach() for name, leaf in module.named_parameters()}

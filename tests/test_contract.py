@@ -202,9 +202,8 @@ def test_solo_equals_a_literal_loop():
     module.load_state_dict(fed.net.init(SEED))
     for index in range(2):
         optimiser = torch.optim.SGD(module.parameters(), lr=LOCAL.lr, momentum=LOCAL.momentum)
-        for rows in fed.clients.schedule(3, Cohort(torch.tensor([3]), index), LOCAL.work):
+        for batch in fed.clients.batches(fed.clients.plan(3, Cohort(torch.tensor([3]), index), LOCAL.work)):
             optimiser.zero_grad()
-            x, y = fed.clients.gather(rows)
-            torch.nn.functional.cross_entropy(module(x), y).backward()
+            torch.nn.functional.cross_entropy(module(batch.x), batch.y).backward()
             optimiser.step()
     assert gap(module.state_dict(), fed.memory()[0]["c003"]["last"]) < 1e-6

@@ -8,6 +8,7 @@ from torch import Tensor
 from umbel import tasks, tree
 from umbel.algorithms import FedAvg
 from umbel.data.clients import Work
+from umbel.engines import local
 from umbel.errors import UmbelError
 from umbel.federation import Cohort, NobodyAnswered
 from umbel.run import rounds, sample
@@ -92,8 +93,20 @@ def test_batches_depend_on_name_round_and_phase_only(engine):
 def test_full_batches_and_counted_steps():
     """batch=0 is one step on all rows; steps=3 are three batches however many rows there are."""
     clients, cohort = fed_of("loop").clients, Cohort(torch.tensor([0]), 0)
-    assert [len(rows) for rows in clients.schedule(0, cohort, Work(epochs=2, batch=0))] == [13, 13]
-    assert [len(rows) for rows in clients.schedule(0, cohort, Work(steps=4, batch=5))] == [5, 5, 3, 5]
+    for work, sizes in ((Work(epochs=2, batch=0), [13, 13]), (Work(steps=4, batch=5), [5, 5, 3, 5])):
+        assert [len(batch.y) for batch in clients.batches(clients.plan(0, cohort, work))] == sizes
+
+
+def test_batches_gathered_together_are_the_rows_of_the_plan(monkeypatch):
+    """However many pixels are gathered at once, batch k holds the live rows of line k of the plan."""
+    clients = fed_of("loop").clients
+    plan = clients.plan(0, Cohort(torch.tensor([0]), 0), Work(epochs=3, batch=4))
+    for at_once in (1, 40, 10**9):
+        monkeypatch.setattr(local, "AT_ONCE", at_once)
+        for rows, batch in zip(plan, clients.batches(plan), strict=True):
+            x, y = clients.gather(rows[rows >= 0])
+            assert torch.equal(batch.x, x)
+            assert torch.equal(batch.y, y)
 
 
 def test_fit_and_validation_part_the_training_rows():

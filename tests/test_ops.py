@@ -44,6 +44,21 @@ def test_a_pooled_convolution_is_its_three_parts(side):
     assert torch.equal(pooled_conv(x[0], weight[0], bias[0], many=True), convolved(x[0], weight[0], bias[0]))
 
 
+@pytest.mark.parametrize("side", [(8, 8), (9, 11)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_few_channels_in_pairs_are_the_same_convolution(side, layout):
+    """Up to eight channels from a picture of several are computed two pixels at a time: the same values and slopes."""
+    x, weight, bias = drawn((2, 3, *side), (6, 3, 3, 3), (6,))
+    x = x.contiguous(memory_format=layout)
+    same(pooled._in_pairs(x, weight), conv2d(x, weight)[..., : (side[1] - 2) // 2 * 2])
+
+    def slopes(function):
+        return grad(lambda *parts: function(*parts).sin().sum(), (0, 1, 2))(x, weight, bias)
+
+    for a, b in zip(slopes(pooled_conv), slopes(convolved), strict=True):
+        same(a, b)
+
+
 def test_the_first_of_equals_wins_and_zero_wins_nothing():
     """Winners of a window: its first largest value, as in torch; none where ReLU made it zero."""
     x = torch.tensor([[1.0, 1.0, -1.0, -2.0], [1.0, 0.0, -3.0, -4.0]])[None, None, None]

@@ -41,14 +41,17 @@ class Worker:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.writing, self.reading = Lock(), Lock()
+        self.told = False  # whether it has what all clients of this call receive
 
-    def ask(self, header: dict[str, Any], values: Tree) -> tuple[dict[str, Any], Tree] | None:
+    def ask(self, header: dict[str, Any], values: Tree, shared: Tree) -> tuple[dict[str, Any], Tree] | None:
         """Send a job and wait for its answer. Who has asked waits to read before the next may ask: so order is kept."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with ExitStack() as turn:
             with self.writing:
-                send(self.process.stdin, header, values)
+                send(self.process.stdin, header | {"told": self.told},
+                     values if self.told else {**values, "shared": shared})
+                self.told = True
                 turn.enter_context(self.reading)
             return receive(self.process.stdout)
 
@@ -70,6 +73,8 @@ class Crew:
 
     def perform(self, call: Call) -> Iterator[Answered]:
         """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""
+        for worker in self.workers:
+            worker.told = False
         size = [len(self.clients.rows(i, call.work.rows)) for i in call.cohort.ids.tolist()]
         jobs = {self.threads.submit(self._ask, call, p): p for p in sorted(range(len(size)), key=lambda p: -size[p])}
         try:
@@ -88,14 +93,14 @@ class Crew:
         i = int(call.cohort.ids[position])
         declared = call.task.memory(self.net, self.clients.seed)
         page = self.clients.diary.read(self.clients.population.names[i], call.cohort.round)
-        values: Tree = {"inputs": {**call.shared, **tree.take(call.inputs(torch.tensor([position])), 0)}}
+        values: Tree = {"inputs": tree.take(call.inputs(torch.tensor([position])), 0)}
         remembered = {name: page[name] for name in declared if name in page}
         values |= {"memory": remembered} if remembered else {}
         header = {"task": call.task.name, "client": i, "round": call.cohort.round, "phase": call.cohort.phase,
                   "work": list(call.work), "options": call.options}
         worker = self.free.get()
         try:
-            answer = worker.ask(header, values)
+            answer = worker.ask(header, values, call.shared)
         finally:
             self.free.put(worker)
         if answer is None:

@@ -17,6 +17,7 @@ from umbel.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
 from umbel.tree import Tree
 
 BLOCK = {"cpu": 2048, "cuda": 16_384}  # rows of one forward pass
+AT_ONCE = 2**18  # pixels that are gathered at once for the batches to come
 RESIDENT = 2**30  # pixels up to which a pool lies on a GPU as floats
 
 
@@ -83,9 +84,13 @@ class LocalClients:
         rng = generator(self.seed, "batches", cohort.phase, cohort.round, self.population.names[i])
         return batches(self.rows(i, work.rows), work, rng)
 
-    def schedule(self, i: int, cohort: Cohort, work: Work) -> list[IntArray]:
-        """The same, as the rows of each batch."""
-        return [batch if batch[-1] >= 0 else batch[batch >= 0] for batch in self.plan(i, cohort, work)]
+    def batches(self, plan: IntArray) -> Iterator[Batch]:
+        """The batches of a plan, without padding; gathered some at a time, which is cheaper than one by one."""
+        at_once = max(1, AT_ONCE // max(1, plan.shape[1] * self.x[:1].numel()))
+        for start in range(0, len(plan), at_once):
+            rows = torch.from_numpy(plan[start : start + at_once])
+            for live, *batch in zip(rows >= 0, *self.gather(rows.clamp(min=0)), strict=True):
+                yield Batch(*batch) if bool(live[-1]) else Batch(*(part[live] for part in batch))
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""
@@ -130,12 +135,12 @@ class LocalClients:
                 chosen = options if isinstance(become, Loop) else {}
                 inputs = {"model": self._do(net, become, i, cohort, trained, inputs, chosen).send["model"]}
             return task.finish(net, values(net, task, inputs, *self.gather(rows)), **options)
-        plan = self.schedule(i, cohort, work)
+        plan = self.plan(i, cohort, work)
         client = self.client(i, rows, len(plan), memory, with_rows=False)
         carry, fixed = task.begin(net, client, **inputs, **options)
         carry = tree.each(torch.clone, carry)  # the step's own, whatever begin took it from
-        for batch in plan:
-            carry = task.step(net, carry, fixed, Batch(*self.gather(batch)), **options)
+        for batch in self.batches(plan):
+            carry = task.step(net, carry, fixed, batch, **options)
         return task.finish(net, client, carry, fixed, **options)
 
 

@@ -89,15 +89,17 @@ def main(folder: str) -> None:
     clients, net = clients_from(Path(folder))
     torch.set_num_threads(1)
     out, sys.stdout = sys.stdout.buffer, sys.stderr  # a stray print must not end up among the answers
+    shared: Tree = {}
     while (job := receive(sys.stdin.buffer)) is not None:
         header, values = job
+        shared = shared if header["told"] else values.get("shared", {})
         i, name = header["client"], clients.population.names[header["client"]]
         cohort = Cohort(torch.tensor([i]), header["round"], header["phase"])
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in header["options"].items()}
         each = {key: leaf[None] if torch.is_tensor(leaf) else tree.stack([leaf])
                 for key, leaf in values.get("inputs", {}).items()}
         clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
-        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), {}, each, options)
+        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options)
         sent = clients.answer(net, call, 0)
         kept = clients.diary.pages.get(name, {}).get(header["round"], {})
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so

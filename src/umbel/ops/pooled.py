@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, max_pool2d, relu
+from torch.nn.functional import conv2d, max_pool2d, pad, relu
 
 from umbel.ops.updates import stacked
 
 DEAD = 4
+LANES = 16  # floats that one instruction of a processor multiplies
 
 
 def pooled_conv(x: Tensor, weight: Tensor, bias: Tensor, many: bool = False) -> Tensor:
@@ -24,7 +25,20 @@ def pooled_conv(x: Tensor, weight: Tensor, bias: Tensor, many: bool = False) -> 
     if many and x.is_cuda:
         y: Tensor = _Pooled.apply(x, weight, bias)[0]  # type: ignore[no-untyped-call]
         return y
+    if x.is_cpu and not many and x.shape[1] > 1 and len(weight) <= LANES // 2:
+        return relu(max_pool2d(_in_pairs(x, weight), 2) + bias[:, None, None])
     return relu(max_pool2d(conv2d(x, weight, bias), 2))  # the same, the ReLU on a quarter of the numbers
+
+
+def _in_pairs(x: Tensor, weight: Tensor) -> Tensor:
+    """conv2d(x, weight) up to the last even column, computed as half as many pixels of twice the channels.
+
+    A processor multiplies for sixteen channels at once, however few there are. With channels last, (b, H, Q, 2 O) and
+    (b, H, 2 Q, O) are the same memory.
+    """
+    left_and_right = torch.stack([pad(weight, (0, 1)), pad(weight, (1, 0))]).flatten(0, 1)  # (2 O, C, R, R + 1)
+    y = conv2d(x, left_and_right, stride=(1, 2)).permute(0, 2, 3, 1)
+    return y.reshape(*y.shape[:2], 2 * y.shape[2], len(weight)).permute(0, 3, 1, 2)
 
 
 class _Pooled(torch.autograd.Function):
