@@ -154,8 +154,8 @@ class Simulator(LocalEngine):
         if self.device.type != "cuda":
             return Steps(step)
         room = 1 << (len(index) - 1).bit_length()  # schedules of other lengths fit the same buffer
-        index = index.new_zeros(room, *index.shape[1:])
-        live = None if live is None else live.new_zeros(room, *live.shape[1:])
+        index = index.new_empty(room, *index.shape[1:])
+        live = None if live is None else live.new_empty(room, *live.shape[1:])
         key = (task, repr(sorted(options.items())), kind(carry, fixed, index, live))
         if key not in self.recorded:
             while len(self.recorded) >= RECORDED:
