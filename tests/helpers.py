@@ -36,7 +36,6 @@ from umbel.algorithms import (
 )
 from umbel.data.clients import Pool, Population
 from umbel.engines import LoopEngine, Simulator
-from umbel.engines.flower_inprocess import InProcessFlower
 from umbel.federation import Answered, Call, Cohort, Federation, NobodyAnswered, Silent
 from umbel.models import Model, wrap
 from umbel.tree import Params
@@ -85,9 +84,14 @@ def one_by_one(net: Model, population: Population, seed: int = 0) -> Simulator:
     return Simulator(net, population, seed, vectorise=False)
 
 
+def flower(net: Model, population: Population, seed: int = 0) -> Federation:
+    from umbel.engines.flower_inprocess import InProcessFlower  # a GPU's machine may have no Flower, and needs the rest
+
+    return InProcessFlower(net, population, seed)
+
+
 ENGINES: dict[str, Callable[..., Federation]] = {
-    "loop": LoopEngine, "simulator": vectorised, "chunked": chunked, "one-by-one": one_by_one,
-    "flower": InProcessFlower,
+    "loop": LoopEngine, "simulator": vectorised, "chunked": chunked, "one-by-one": one_by_one, "flower": flower,
 }
 
 

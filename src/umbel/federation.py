@@ -208,7 +208,7 @@ def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
     with one_thread():  # a second one would wait for a core while other processes train
         sound = [leaf.view(len(leaf), -1).abs().amax(1).isfinite()  # NaN and infinity outlast a maximum; quick
-                 for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and len(leaf)]
+                 for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and leaf.numel()]
     finite = torch.ones(len(chunk.positions), dtype=torch.bool)
     for device in {leaf.device for leaf in sound}:  # one wait for each device, not one for each leaf
         finite &= torch.stack([leaf for leaf in sound if leaf.device == device]).all(0).cpu()
