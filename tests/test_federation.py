@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import ENGINES, LOCAL, SEED, tiny_model, tiny_population
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from umbel import tasks, tree
@@ -10,7 +11,7 @@ from umbel.algorithms import FedAvg
 from umbel.data.clients import Work
 from umbel.engines import local
 from umbel.errors import UmbelError
-from umbel.federation import Cohort, NobodyAnswered
+from umbel.federation import Cohort, NobodyAnswered, one_thread
 from umbel.run import rounds, sample
 from umbel.tasks import TASKS, Client, Leaf, Plain, Reply, UpTo, register
 
@@ -95,6 +96,19 @@ def test_full_batches_and_counted_steps():
     clients, cohort = fed_of("loop").clients, Cohort(torch.tensor([0]), 0)
     for work, sizes in ((Work(epochs=2, batch=0), [13, 13]), (Work(steps=4, batch=5), [5, 5, 3, 5])):
         assert [len(batch.y) for batch in clients.batches(clients.plan(0, cohort, work))] == sizes
+
+
+def test_one_thread_holds_for_all_linear_algebra():
+    """Torch's, numpy's and scipy's libraries are told, and told back."""
+    def told():
+        libraries = ThreadpoolController().info()
+        return torch.get_num_threads(), [lib["num_threads"] for lib in libraries if lib["user_api"] == "blas"]
+
+    before = told()
+    with one_thread():
+        assert told() == (1, [1] * len(before[1]))
+    assert told() == before
+    assert before[1]
 
 
 def test_batches_gathered_together_are_the_rows_of_the_plan(monkeypatch):

@@ -312,8 +312,10 @@ def test_the_folder_given_comes_before_the_environment(tmp_path: Path, monkeypat
     assert same(load("fashion-mnist", tmp_path), images("fashion-mnist", seed=1))
 
 
-def test_a_missing_set_tells_the_ways_to_bring_it(tmp_path: Path) -> None:
-    """A folder, the system's package, the hub: in one sentence, without those that a set does not have."""
+def test_a_missing_set_tells_the_ways_to_bring_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder, the system's package, the hub: in one sentence, without those that a set does not have; a folder that
+    is named twice, once."""
+    monkeypatch.setenv("UMBEL_DATA", str(tmp_path))
     assert refusal("fashion-mnist", tmp_path) == (
         f"The data set 'fashion-mnist' was not found in {tmp_path}: put its files in a folder and name that with "
         "--data-dir or $UMBEL_DATA, install the system package dataset-fashion-mnist, or fetch it from the "

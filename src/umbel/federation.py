@@ -11,9 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from umbel import tree
@@ -193,13 +195,23 @@ class Federation(ABC):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread, then as before."""
+    """Compute on one thread, then as before: in torch, and in the linear algebra of numpy and scipy, which has its own.
+
+    Threads change the last bits, and where cores are busy they wait for each other: a small eigenproblem of a signature
+    took seventy times as long on two.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:

@@ -125,7 +125,7 @@ def load(name: str, folder: Path | None = None) -> Dataset:
         raise unknown("data set", name, DATASETS)
     if name == "digits":
         return _dataset(name, _digits())
-    folders = list(_folders(name, folder))
+    folders = list(dict.fromkeys(_folders(name, folder)))
     for place in folders:
         if halves := _in_folder(name, place):
             return _dataset(name, halves)
