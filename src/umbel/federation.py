@@ -146,7 +146,8 @@ class Federation(ABC):
         started = time.perf_counter()
         self._bill_down(call)
         expected = task.answers(self.net, **options)
-        chunks: list[Answered] = []
+        answers: Tree = {}
+        heard = torch.zeros(len(cohort.ids), dtype=torch.bool)
         lost: dict[str, str] = {}
         done = 0
         for chunk in self.perform(call):
@@ -158,18 +159,15 @@ class Federation(ABC):
                 lost |= {self._name(call, position): reason for position, reason in reasons.items()}
                 if len(good.positions):
                     self._bill_up(call, good)
-                    chunks.append(good)
+                    _place(answers, good.send, expected, good.positions, len(heard))
+                    heard[good.positions] = True
                 done += len(chunk.positions)
             self.watch(cohort.phase, done, len(cohort.ids))
         self.seconds[cohort.phase] += time.perf_counter() - started
         self.lost |= lost
-        if not chunks:
+        if not bool(heard.any()):
             raise NobodyAnswered(lost)
-        chunks.sort(key=lambda chunk: int(chunk.positions[0]))  # single clients are then in order as they are joined
-        positions = torch.cat([chunk.positions for chunk in chunks])
-        order = positions.argsort()
-        answers = {name: _join([chunk.send[name] for chunk in chunks], leaf, order) for name, leaf in expected.items()}
-        return Heard(cohort.ids[positions[order]], answers, lost)
+        return Heard(cohort.ids[heard], _joined(answers, heard), lost)
 
     def _name(self, call: Call, position: int) -> str:
         return self.names[int(call.cohort.ids[position])]
@@ -255,15 +253,38 @@ def _is_ragged(leaf: Any) -> bool:
     return isinstance(leaf, Leaf) and any(isinstance(axis, UpTo) for axis in leaf.shape)
 
 
-def _join(parts: list[Any], expected: Any, order: Tensor) -> Any:
-    """Put the chunks' leaves together in the cohort's order; counts go to the CPU, ragged ones are padded."""
-    if isinstance(expected, dict):
-        return {name: _join([part[name] for part in parts], leaf, order) for name, leaf in expected.items()}
-    if _is_ragged(expected):
-        rows = [row for part in parts for row in part]
-        values = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        return Ragged(values[order], torch.tensor([len(row) for row in rows])[order])
-    joined = torch.cat(parts) if len(parts) > 1 else parts[0]
-    if not joined.is_floating_point():
-        joined = joined.cpu()
-    return joined if bool((order[1:] > order[:-1]).all()) else joined[order.to(joined.device)]
+def _place(answers: Tree, send: Tree, expected: Tree, positions: Tensor, count: int) -> None:
+    """Write what some of `count` positions sent into its place: nothing is held twice. Counts go to the CPU."""
+    for name, leaf in expected.items():
+        if isinstance(leaf, dict):
+            _place(answers.setdefault(name, {}), send[name], leaf, positions, count)
+        elif _is_ragged(leaf):
+            answers.setdefault(name, _Rows()).update(zip(positions.tolist(), send[name], strict=True))
+        else:
+            rows = send[name] if send[name].is_floating_point() else send[name].cpu()
+            if len(positions) == count and bool((positions[1:] > positions[:-1]).all()):
+                answers[name] = rows  # everybody, in order
+                continue
+            if name not in answers:
+                answers[name] = rows.new_empty(count, *rows.shape[1:])
+            answers[name].index_copy_(0, positions.to(rows.device), rows)
+
+
+class _Rows(dict[int, Tensor]):
+    """Ragged answers by position."""
+
+
+def _joined(answers: Tree, heard: Tensor) -> Tree:
+    """The answers of those who were heard, in the cohort's order; ragged ones are padded."""
+    everybody = bool(heard.all())
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, _Rows):
+            rows = [leaf[position] for position in sorted(leaf)]
+            padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            return Ragged(padded, torch.tensor([len(row) for row in rows]))
+        if isinstance(leaf, dict):
+            return {name: one(part) for name, part in leaf.items()}
+        return leaf if everybody else leaf[heard.to(leaf.device)]
+
+    return {name: one(leaf) for name, leaf in answers.items()}
