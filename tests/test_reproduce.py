@@ -344,6 +344,15 @@ def test_a_table_is_run_shown_and_kept(umbel: Umbel, tiny: Path, tmp_path: Path)
     assert len(list(csv.DictReader((folder / "table.csv").read_text().splitlines()))) == len(found)
 
 
+def test_a_table_without_runs_is_computed_whatever_is_asked(umbel: Umbel, tmp_path: Path) -> None:
+    """--show must not leave a table of cells that were not run where a computed one was."""
+    common = ("reproduce", "pacfl/table6", "--out", "t")
+    assert umbel(*common).code == 0
+    before = (tmp_path / "t" / "table.json").read_text()
+    assert "not run" not in umbel(*common, "--show").out
+    assert (tmp_path / "t" / "table.json").read_text() == before
+
+
 def test_finished_cells_are_kept_and_the_others_are_not_run(umbel: Umbel, tiny: Path, tmp_path: Path) -> None:
     """--only runs some cells and prints all; the next call runs what is missing and nothing twice."""
     common = ("reproduce", "tiny.toml/table1", "--device", "cpu", "--out", "t")

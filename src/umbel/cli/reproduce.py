@@ -49,7 +49,7 @@ def reproduce(
     """
     again = _again(locals())
     table = load(name)
-    chosen = [] if show else plan.selected(table, only or [])
+    chosen = [] if show and not table.compute else plan.selected(table, only or [])  # what needs no run is computed
     folder = out or Path("runs") / "reproduce" / "-".join(Path(name).with_suffix("").parts[-2:]).replace(".toml", "")
     refuse_run_folder(folder)
     resolved = Experiment(device=device).resolved().device
