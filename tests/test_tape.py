@@ -8,6 +8,12 @@ from umbel.models import Batch
 from umbel.tape import Tapes, record
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """The first call is recorded, the second compared, the third replayed."""
+    monkeypatch.setattr(tape, "OFTEN", 1)
+
+
 def drawn(net, seed, rows=6):
     """Other weights and another batch for every seed."""
     maker = torch.Generator().manual_seed(seed)
@@ -18,9 +24,8 @@ def drawn(net, seed, rows=6):
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (1, 8, 8)), ("mlp", (3, 8, 8)), ("lenet5", (1, 28, 28)),
                                              ("lenet5", (3, 32, 32)), ("resnet9", (3, 16, 16))])
-def test_a_recorded_gradient_has_the_bits_of_autograd(name, shape, precision, monkeypatch):
+def test_a_recorded_gradient_has_the_bits_of_autograd(name, shape, precision):
     """For every model and precision, on weights and rows that were not seen when it was recorded."""
-    monkeypatch.setattr(tape, "OFTEN", 1)
     scaled = models.build(name, shape, 4, mean=(0.3,), std=(0.5,))
     net = models.replace(scaled, precision=precision)
     for seed in range(4):
@@ -32,9 +37,8 @@ def test_a_recorded_gradient_has_the_bits_of_autograd(name, shape, precision, mo
     assert len(net._tapes.trusted) == 1
 
 
-def test_every_shape_and_choice_of_parameters_has_its_own_recording(monkeypatch):
+def test_every_shape_and_choice_of_parameters_has_its_own_recording():
     """A short last batch and a head alone are other kinds of call."""
-    monkeypatch.setattr(tape, "OFTEN", 1)
     net = models.build("mlp", (1, 8, 8), 4)
     for seed in range(3):
         for rows, only in ((6, ()), (2, ()), (6, net.head_names)):
@@ -45,9 +49,8 @@ def test_every_shape_and_choice_of_parameters_has_its_own_recording(monkeypatch)
     assert len(net._tapes.trusted) == 3
 
 
-def test_a_recorded_gradient_leaves_its_inputs_alone(monkeypatch):
+def test_a_recorded_gradient_leaves_its_inputs_alone():
     """Weights, pixels and labels are read only, and slopes are new memory each time."""
-    monkeypatch.setattr(tape, "OFTEN", 1)
     net = models.build("lenet5", (3, 32, 32), 4)
     params, batch = drawn(net, 0)
     before = [leaf.clone() for leaf in (*params.values(), batch.x)]
@@ -56,9 +59,8 @@ def test_a_recorded_gradient_leaves_its_inputs_alone(monkeypatch):
     assert all(first[name].data_ptr() != last[name].data_ptr() for name in params)
 
 
-def test_what_python_decides_by_data_is_not_trusted(monkeypatch):
+def test_what_python_decides_by_data_is_not_trusted():
     """A function that reads a number is not recorded at all."""
-    monkeypatch.setattr(tape, "OFTEN", 1)
     tapes = Tapes()
     for number in (1.0, 4.0, -1.0, 2.0, 3.0):
         x = torch.tensor([number])
@@ -67,9 +69,8 @@ def test_what_python_decides_by_data_is_not_trusted(monkeypatch):
     assert not tapes.trial
 
 
-def test_a_recording_that_gives_other_numbers_is_thrown_away(monkeypatch):
+def test_a_recording_that_gives_other_numbers_is_thrown_away():
     """What Python changes from call to call, a recording repeats; so it is compared before it is trusted."""
-    monkeypatch.setattr(tape, "OFTEN", 1)
     tapes = Tapes()
     for number in range(4):
         x = torch.ones(1)
@@ -78,9 +79,8 @@ def test_a_recording_that_gives_other_numbers_is_thrown_away(monkeypatch):
     assert not tapes.trial
 
 
-def test_a_model_that_has_diverged_is_replayed_all_the_same(monkeypatch):
+def test_a_model_that_has_diverged_is_replayed_all_the_same():
     """NaN equals NaN when recordings are compared."""
-    monkeypatch.setattr(tape, "OFTEN", 1)
     tapes = Tapes()
     for _ in range(3):
         x = torch.tensor([float("nan")])
@@ -102,9 +102,8 @@ def test_a_recording_holds_what_it_did_not_make():
     assert [leaf.tolist() for leaf in replay(torch.tensor([0.0, 0.0]))] == [40.0, 1]
 
 
-def test_own_networks_are_not_recorded(monkeypatch):
+def test_own_networks_are_not_recorded():
     """What a network of the user's own decides in Python is not known, so autograd runs it each time."""
-    monkeypatch.setattr(tape, "OFTEN", 1)
     net = models.wrap(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)), (1, 2, 2), 2)
     for seed in range(3):
         net.gradient(*drawn(net, seed))
