@@ -82,16 +82,18 @@ def rate(precision: str, side: int = 8192) -> float:
     return 2 * side**3 / min(spans)
 
 
-def kernels(fed: Federation) -> str:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+def profiled(fed: Federation, trace: Path) -> None:
+    """Write where a round spends its time, on the host and on the GPU: a trace, and the kernels as a table."""
+    with torch.profiler.profile() as profile:
         one_round(fed)
-    table: str = profile.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=60)
-    return table
+    profile.export_chrome_trace(str(trace))
+    kernels = profile.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=60)
+    trace.with_suffix(".txt").write_text(kernels)
 
 
 def main(
     repeats: Annotated[int, typer.Option(help="Timed rounds, after two that are not timed.")] = 10,
-    profile: Annotated[bool, typer.Option("--profile", help="Write the kernels of a round to files.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Write traces of a round and tables of its kernels.")] = False,
 ) -> None:
     """Print a table; write gpu.json."""
     if not torch.cuda.is_available():
@@ -126,7 +128,7 @@ def main(
                           f"{slow:.0f}" if slow else "",
                           f"{slow / middle:.0f}" if slow else "", f"{limit:.2f}", "" if gap is None else f"{gap:.0e}")
             if profile and precision == "tf32":
-                (out / f"kernels-{name}-{shape[-1]}-{clients}.txt").write_text(kernels(fast))
+                profiled(fast, out / f"trace-{name}-{shape[-1]}-{clients}.json")
     (out / "gpu.json").write_text(json.dumps({"rates": rates, "rounds": lines}, indent=1))
     Console(width=150).print(table)
 

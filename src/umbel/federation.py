@@ -144,7 +144,8 @@ class Federation(ABC):
             allowed = ", ".join(sorted(self._allowed))
             raise UmbelError(f"A method may ask for the rows {allowed}. Got '{call.work.rows}' instead.")
         started = time.perf_counter()
-        self._bill_down(call)
+        names = [self.names[i] for i in cohort.ids.tolist()]
+        self._bill_down(call, names)
         expected = task.answers(self.net, **options)
         answers: Tree = {}
         heard = torch.zeros(len(cohort.ids), dtype=torch.bool)
@@ -152,14 +153,14 @@ class Federation(ABC):
         done = 0
         for chunk in self.perform(call):
             if isinstance(chunk, Silent):
-                lost[self._name(call, chunk.position)] = chunk.reason
+                lost[names[chunk.position]] = chunk.reason
                 done += 1
             else:
                 good, reasons = _check(chunk, expected)
-                lost |= {self._name(call, position): reason for position, reason in reasons.items()}
+                lost |= {names[position]: reason for position, reason in reasons.items()}
                 if len(good.positions):
-                    self._bill_up(call, good)
-                    _place(answers, good.send, expected, good.positions, len(heard))
+                    self._bill_up(call, names, good)
+                    _place(answers, good, expected, len(heard))
                     heard[good.positions] = True
                 done += len(chunk.positions)
             self.watch(cohort.phase, done, len(cohort.ids))
@@ -169,26 +170,23 @@ class Federation(ABC):
             raise NobodyAnswered(lost)
         return Heard(cohort.ids[heard], _joined(answers, heard), lost)
 
-    def _name(self, call: Call, position: int) -> str:
-        return self.names[int(call.cohort.ids[position])]
-
-    def _line(self, call: Call, positions: Tensor, direction: str, kind: str, amounts: list[int]) -> None:
-        clients = tuple(self._name(call, position) for position in positions.tolist())
-        self.ledger.bill(Line(call.cohort.phase, call.cohort.round, direction, kind, clients, tuple(amounts)))
-
-    def _bill_down(self, call: Call) -> None:
-        everybody = torch.arange(len(call.cohort.ids))
+    def _bill_down(self, call: Call, names: list[str]) -> None:
         for kind, value in {**call.shared, **call.each}.items():
             if isinstance(value, Held):
                 amount = tree.nbytes(value.models) // tree.count(value.models)
             else:
-                amount = tree.nbytes({kind: value}) // (len(everybody) if kind in call.each else 1)
-            self._line(call, everybody, "down", kind, [amount] * len(everybody))
+                amount = tree.nbytes({kind: value}) // (len(names) if kind in call.each else 1)
+            self._bill(call, "down", kind, names, amount)
 
-    def _bill_up(self, call: Call, chunk: Answered) -> None:
+    def _bill_up(self, call: Call, names: list[str], chunk: Answered) -> None:
+        senders = [names[position] for position in chunk.positions.tolist()]
         for kind, value in chunk.send.items():
-            amount = tree.nbytes({kind: value}) // len(chunk.positions)  # rows of a chunk have one shape
-            self._line(call, chunk.positions, "up", kind, [amount] * len(chunk.positions))
+            amount = tree.nbytes({kind: value}) // len(senders)  # rows of a chunk have one shape
+            self._bill(call, "up", kind, senders, amount)
+
+    def _bill(self, call: Call, direction: str, kind: str, clients: list[str], amount: int) -> None:
+        bytes_ = (amount,) * len(clients)
+        self.ledger.bill(Line(call.cohort.phase, call.cohort.round, direction, kind, tuple(clients), bytes_))
 
 
 @contextmanager
@@ -217,11 +215,11 @@ def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
     if fault := _misfit(chunk.send, expected):
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
     with one_thread():  # a second one would wait for a core while other processes train
-        sound = [leaf.view(len(leaf), -1).abs().amax(1).isfinite()  # NaN and infinity outlast a maximum; quick
-                 for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and leaf.numel()]
+        largest = [leaf.view(len(leaf), -1).abs().amax(1)  # NaN and infinity outlast a maximum; quick
+                   for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and leaf.numel()]
     finite = torch.ones(len(chunk.positions), dtype=torch.bool)
-    for device in {leaf.device for leaf in sound}:  # one wait for each device, not one for each leaf
-        finite &= torch.stack([leaf for leaf in sound if leaf.device == device]).all(0).cpu()
+    for device in {leaf.device for leaf in largest}:  # one wait for each device, not one for each leaf
+        finite &= torch.stack([leaf for leaf in largest if leaf.device == device]).isfinite().all(0).cpu()
     if bool(finite.all()):
         return chunk, {}
     reasons = {int(position): "not finite" for position in chunk.positions[~finite]}
@@ -253,21 +251,29 @@ def _is_ragged(leaf: Any) -> bool:
     return isinstance(leaf, Leaf) and any(isinstance(axis, UpTo) for axis in leaf.shape)
 
 
-def _place(answers: Tree, send: Tree, expected: Tree, positions: Tensor, count: int) -> None:
+def _place(answers: Tree, chunk: Answered, expected: Tree, count: int) -> None:
     """Write what some of `count` positions sent into its place: nothing is held twice. Counts go to the CPU."""
-    for name, leaf in expected.items():
-        if isinstance(leaf, dict):
-            _place(answers.setdefault(name, {}), send[name], leaf, positions, count)
-        elif _is_ragged(leaf):
-            answers.setdefault(name, _Rows()).update(zip(positions.tolist(), send[name], strict=True))
-        else:
-            rows = send[name] if send[name].is_floating_point() else send[name].cpu()
-            if len(positions) == count and bool((positions[1:] > positions[:-1]).all()):
-                answers[name] = rows  # everybody, in order
+    positions = chunk.positions
+    everybody = len(positions) == count and bool((positions[1:] > positions[:-1]).all())  # and in order
+
+    def put(places: Tree, send: Tree, expected: Tree) -> None:
+        for name, leaf in expected.items():
+            if isinstance(leaf, dict):
+                put(places.setdefault(name, {}), send[name], leaf)
                 continue
-            if name not in answers:
-                answers[name] = rows.new_empty(count, *rows.shape[1:])
-            answers[name].index_copy_(0, positions.to(rows.device), rows)
+            rows = send[name]
+            if _is_ragged(leaf):
+                places.setdefault(name, _Rows()).update(zip(positions.tolist(), rows, strict=True))
+                continue
+            rows = rows if rows.is_floating_point() else rows.cpu()
+            if everybody:
+                places[name] = rows
+                continue
+            if name not in places:
+                places[name] = rows.new_empty(count, *rows.shape[1:])
+            places[name].index_copy_(0, positions.to(rows.device), rows)
+
+    put(answers, chunk.send, expected)
 
 
 class _Rows(dict[int, Tensor]):

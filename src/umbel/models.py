@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -63,15 +64,20 @@ class Model:
         """All parameters zero, where the model lives."""
         return {name: torch.zeros_like(leaf) for name, leaf in self.module.named_parameters()}
 
-    @property
+    @cached_property
+    def shapes(self) -> Params:
+        """Parameters without numbers: their names, shapes and types."""
+        return {name: leaf.detach().to("meta") for name, leaf in self.module.named_parameters()}
+
+    @cached_property
     def parameters(self) -> int:
         """How many numbers a model is."""
-        return sum(leaf.numel() for leaf in self.module.parameters())
+        return sum(leaf.numel() for leaf in self.shapes.values())
 
     @property
     def features(self) -> int:
         """How many numbers an input is."""
-        return int(torch.tensor(self.shape).prod())
+        return prod(self.shape)
 
     @property
     def convolves(self) -> bool:
@@ -255,7 +261,7 @@ def _try_once(model: Model) -> None:
 
 def mlp(shape: tuple[int, ...], classes: int, hidden: int = 200) -> nn.Module:
     """One hidden layer of 200: the Comparative Evaluation's and IFCA's network."""
-    features = int(torch.tensor(shape).prod())
+    features = prod(shape)
     return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 

@@ -67,7 +67,7 @@ def like(params: Params) -> Tree:
 
 def a_model(net: Model, **_: Any) -> Tree:
     """The usual answer of a Loop: a trained model and the rows it was trained on."""
-    return {"model": like(net.zeros()), "size": COUNT}
+    return {"model": like(net.shapes), "size": COUNT}
 
 
 def nothing(net: Model, seed: int) -> Tree:
@@ -175,7 +175,7 @@ def send_model(net: Model, client: Client, carry: Tree, fixed: Tree, *, send: tu
 
 
 def _sent(net: Model, *, send: tuple[str, ...] = (), **_: Any) -> Tree:
-    whole = like(net.zeros())
+    whole = like(net.shapes)
     return {"model": {name: whole[name] for name in send or whole}, "size": COUNT}
 
 

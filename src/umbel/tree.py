@@ -39,7 +39,8 @@ class Held:
 
     def rows(self, positions: Tensor) -> Stack:
         """The models of these positions, gathered."""
-        return take(self.models, self.index[positions].to(device_of(self.models)))
+        index = self.index[positions].to(device_of(self.models))
+        return each(lambda leaf: leaf.index_select(0, index), self.models)
 
 
 class Ragged(NamedTuple):
@@ -113,11 +114,11 @@ def to(a: Tree, device: torch.device | str) -> Tree:
 
 def mix(models: Stack, weights: Tensor) -> Stack:
     """Weighted sums: `weights` (k, n) turns n models into k."""
-
     near = weights.to(device_of(models))
+    of_type = {dtype: near.to(dtype) for dtype in {leaf.dtype for leaf in named(models).values()}}
 
     def one(leaf: Tensor) -> Tensor:
-        rows = near.to(leaf.dtype) @ leaf.flatten(1)
+        rows = of_type[leaf.dtype] @ leaf.flatten(1)
         return rows.view(len(weights), *leaf.shape[1:])
 
     return each(one, models)

@@ -23,7 +23,7 @@ def _begin(net: Model, client: Client, *, model: Params, **options: Any) -> tupl
 
 
 def _shared(net: Model, *, send: tuple[str, ...], **_: Any) -> Tree:
-    whole = like(net.zeros())
+    whole = like(net.shapes)
     return {"model": {name: whole[name] for name in send}, "size": COUNT}
 
 

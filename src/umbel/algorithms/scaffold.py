@@ -36,7 +36,7 @@ def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, *, lr: float, 
 
 
 def _answers(net: Model, **_: Any) -> Tree:
-    return {"model": like(net.zeros()), "control": like(net.zeros()), "size": COUNT}
+    return {"model": like(net.shapes), "control": like(net.shapes), "size": COUNT}
 
 
 controlled_train = register(Loop(

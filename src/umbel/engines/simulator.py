@@ -124,7 +124,7 @@ class Simulator(LocalEngine):
         rows, lengths = side_by_side(plans), [len(plan) for plan in plans]
         full = int((rows >= 0).sum()) == sum(lengths) * rows.shape[2]
         index = torch.from_numpy(rows).to(self.device)
-        live, index = None if full else index >= 0, index.clamp(min=0)
+        live, index = (None, index) if full else (index >= 0, index.clamp(min=0))
         steps = self._steps(task, options, carry, fixed, index, live)
         steps.load(carry, fixed, index, live)
         done: list[Tree] = []  # carries of clients that have finished, shortest schedule first
@@ -169,8 +169,8 @@ class Simulator(LocalEngine):
         if declared := call.task.memory(self.net, self.seed):
             pages = [self.clients.memory(i, call.cohort.round, call.task, self.net) for i in ids]
             memory = tree.stack([{name: page[name] for name in declared} for page in pages])
-        size = torch.tensor([len(self.clients.rows(i, call.work.rows)) for i in ids], device=self.device)
-        steps = torch.tensor([len(plan) for plan in plans], device=self.device)
+        sizes = [len(self.clients.rows(i, call.work.rows)) for i in ids]
+        size, steps = torch.tensor([sizes, [len(plan) for plan in plans]], device=self.device)
         none = torch.zeros(len(ids), 0, device=self.device)
         return Client(none, none, size, steps, memory)
 
