@@ -93,7 +93,7 @@ def profiled(fed: Federation, trace: Path) -> None:
 
 def main(
     repeats: Annotated[int, typer.Option(help="Timed rounds, after two that are not timed.")] = 10,
-    profile: Annotated[bool, typer.Option("--profile", help="Write traces of a round and tables of its kernels.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Write a round's trace and kernels to files.")] = False,
 ) -> None:
     """Print a table; write gpu.json."""
     if not torch.cuda.is_available():
@@ -106,6 +106,7 @@ def main(
                    "limit (ms)", "largest diff. to CPU"):
         table.add_column(column, justify="left" if column == "model" else "right")
     lines: list[dict[str, Any]] = []
+    to_profile: dict[Path, Simulator] = {}
     for name, shape, clients, precisions in WORK:
         net, people = models.build(name, shape, 10), population(shape, clients, ROWS)
         reference = one_round(LoopEngine(net, people))[0] if clients <= 20 else None
@@ -128,9 +129,11 @@ def main(
                           f"{slow:.0f}" if slow else "",
                           f"{slow / middle:.0f}" if slow else "", f"{limit:.2f}", "" if gap is None else f"{gap:.0e}")
             if profile and precision == "tf32":
-                profiled(fast, out / f"trace-{name}-{shape[-1]}-{clients}.json")
+                to_profile[out / f"trace-{name}-{shape[-1]}-{clients}.json"] = fast
     (out / "gpu.json").write_text(json.dumps({"rates": rates, "rounds": lines}, indent=1))
     Console(width=150).print(table)
+    for trace, fast in to_profile.items():  # last: what has been profiled once stays slower
+        profiled(fast, trace)
 
 
 if __name__ == "__main__":

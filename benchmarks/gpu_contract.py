@@ -61,6 +61,7 @@ def kernels_agree() -> None:
         near(dense_triton.backward_weights(slope.cuda(), x.cuda()), (slope.mT @ x, slope.sum(1)))
         y, live = torch.randint(0, n, (k, b)), torch.rand(k, b) > 0.3
         near(loss.forward(slope.cuda(), y.cuda(), live.cuda()), loss.forward(slope, y, live))
+        near(loss.forward(slope.cuda(), y.cuda()), loss.forward(slope, y))
 
 
 def tiny(device: str = "cuda", budget: int | None = None, people: Population | None = None) -> LocalEngine:

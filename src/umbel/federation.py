@@ -214,17 +214,23 @@ def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
     """Part a chunk into what can be believed and, by position, why the rest cannot."""
     if fault := _misfit(chunk.send, expected):
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
+    floats = [leaf for leaf in tree.named(chunk.send).values() if leaf.is_floating_point()]
     with one_thread():  # a second one would wait for a core while other processes train
-        largest = [leaf.view(len(leaf), -1).abs().amax(1)  # NaN and infinity outlast a maximum; quick
-                   for leaf in tree.named(chunk.send).values() if leaf.is_floating_point() and leaf.numel()]
-    finite = torch.ones(len(chunk.positions), dtype=torch.bool)
-    for device in {leaf.device for leaf in largest}:  # one wait for each device, not one for each leaf
-        finite &= torch.stack([leaf for leaf in largest if leaf.device == device]).isfinite().all(0).cpu()
-    if bool(finite.all()):
-        return chunk, {}
+        if _all_finite([leaf.sum() for leaf in floats]):  # NaN and infinity outlast a sum
+            return chunk, {}
+        finite = torch.ones(len(chunk.positions), dtype=torch.bool)
+        for leaf in floats:
+            finite &= leaf.isfinite().reshape(len(leaf), leaf[0].numel()).all(1).cpu()
     reasons = {int(position): "not finite" for position in chunk.positions[~finite]}
     kept = tree.each(lambda leaf: leaf[finite.to(leaf.device)], chunk.send)
     return Answered(chunk.positions[finite], kept), reasons
+
+
+def _all_finite(numbers: list[Tensor]) -> bool:
+    """Of single numbers: one wait for each device, not one for each number."""
+    devices = {number.device for number in numbers}
+    return all(bool(torch.stack([number for number in numbers if number.device == device]).isfinite().all())
+               for device in devices)
 
 
 def _misfit(send: Any, expected: Any, path: str = "answer") -> str | None:

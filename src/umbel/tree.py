@@ -39,8 +39,7 @@ class Held:
 
     def rows(self, positions: Tensor) -> Stack:
         """The models of these positions, gathered."""
-        index = self.index[positions].to(device_of(self.models))
-        return each(lambda leaf: leaf.index_select(0, index), self.models)
+        return take(self.models, self.index[positions].to(device_of(self.models)))
 
 
 class Ragged(NamedTuple):
@@ -63,6 +62,12 @@ def each(function: Callable[..., Tensor], *trees: Tree) -> Tree:
 def stack(trees: Sequence[Tree]) -> Tree:
     """Put equal trees side by side along a new leading axis."""
     return each(lambda *leaves: torch.stack(leaves), *trees)
+
+
+def unstack(models: Tree) -> list[Tree]:
+    """Undo `stack`: one tree for each row, as views."""
+    leaves = {name: unstack(leaf) if isinstance(leaf, dict) else leaf.unbind() for name, leaf in models.items()}
+    return [dict(zip(leaves, row, strict=True)) for row in zip(*leaves.values(), strict=True)]
 
 
 def cat(trees: Sequence[Tree]) -> Tree:

@@ -16,7 +16,7 @@ from umbel import tree
 from umbel.data.clients import IntArray, Population
 from umbel.engines.crew import Crew, can_leave_home
 from umbel.engines.local import LocalEngine, side_by_side, values
-from umbel.engines.steps import Recorded, Steps, kind
+from umbel.engines.steps import LONG, Recorded, Steps, kind
 from umbel.errors import UmbelError
 from umbel.federation import Answered, Call, Silent, one_thread
 from umbel.models import Batch, Model
@@ -86,7 +86,7 @@ class Simulator(LocalEngine):
         plans = [self.clients.plan(i, call.cohort, call.work) for i in call.cohort.ids.tolist()]
         longest_first = sorted(range(len(plans)), key=lambda position: -len(plans[position]))
         batch = max((plan.shape[1] for plan in plans), default=1)
-        width = max(1, self.budget // footprint(self.net, batch))
+        width = max(1, self.budget // footprint(self.net, batch, LONG if self.device.type == "cuda" else 1))
         for start in range(0, len(plans), width):
             chosen = longest_first[start : start + width]
             with one_thread(), torch.no_grad():  # on a CPU, threads slow small steps down and change the last bits
@@ -136,23 +136,20 @@ class Simulator(LocalEngine):
             going, turn = still, end
         carry = tree.cat(done[::-1])
         reply = finish(client, carry, fixed)
-        for k, i in enumerate(ids):
-            self.clients.diary.write(self.names[i], call.cohort.round, tree.take(reply.keep, k))
+        if reply.keep:
+            for i, keep in zip(ids, tree.unstack(reply.keep), strict=True):
+                self.clients.diary.write(self.names[i], call.cohort.round, keep)
         send: Tree = reply.send
         return send
 
     def _steps(self, task: Loop, options: dict[str, Any], carry: Tree, fixed: Tree, index: Tensor,
                live: Tensor | None) -> Steps | Recorded:
-        def step(carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> Tree:
-            def one(carry: Tree, fixed: Tree, *batch: Tensor) -> Tree:
-                return task.step(self.many, carry, fixed, Batch(*batch), **options)
+        def step(carry: Tree, fixed: Tree, *batch: Tensor) -> Tree:
+            return task.step(self.many, carry, fixed, Batch(*batch), **options)
 
-            batch = (*self.clients.gather(rows), live) if live is not None else self.clients.gather(rows)
-            after: Tree = torch.vmap(one)(carry, fixed, *batch)
-            return after
-
+        gather, vectorised = self.clients.gather, torch.vmap(step)
         if self.device.type != "cuda":
-            return Steps(step)
+            return Steps(gather, vectorised)
         room = 1 << (len(index) - 1).bit_length()  # schedules of other lengths fit the same buffer
         index = index.new_empty(room, *index.shape[1:])
         live = None if live is None else live.new_empty(room, *live.shape[1:])
@@ -160,7 +157,7 @@ class Simulator(LocalEngine):
         if key not in self.recorded:
             while len(self.recorded) >= RECORDED:
                 del self.recorded[next(iter(self.recorded))]
-            self.recorded[key] = Recorded(step, carry, fixed, index, live, self.graph_memory)
+            self.recorded[key] = Recorded(gather, vectorised, carry, fixed, index, live, self.graph_memory)
         return self.recorded[key]
 
     def _stacked_client(self, call: Call, ids: list[int], plans: list[IntArray]) -> Client:
@@ -232,6 +229,9 @@ class Simulator(LocalEngine):
                 yield [position], tree.take(models, k)
 
 
-def footprint(net: Model, batch: int) -> int:
-    """Bytes one client needs in a vectorised step: model, velocity, gradient, start and copies; activations thrice."""
-    return 4 * (8 * net.parameters + 3 * batch * (net.activations + net.features))
+def footprint(net: Model, batch: int, gathered: int = 1) -> int:
+    """Bytes one client needs in a vectorised step: model, velocity, gradient, start and copies; activations thrice.
+
+    `gathered` is the number of steps whose images are there at once.
+    """
+    return 4 * (8 * net.parameters + 3 * batch * net.activations + (2 + gathered) * batch * net.features)

@@ -18,8 +18,9 @@ from umbel import tree
 from umbel.ops import copies
 from umbel.tree import Tree
 
-Step = Callable[[Tree, Tree, Tensor, Tensor | None], Tree]  # carry, fixed, pool rows (w, b), live (w, b) -> carry
-LONG = 10  # steps of a long graph; it writes its buffers once, and is launched once
+Gather = Callable[[Tensor], tuple[Tensor, Tensor]]  # rows of the pool -> images, labels
+Step = Callable[..., Tree]  # carry, fixed, images (w, b, ...), labels (w, b), perhaps live (w, b) -> carry
+LONG = 10  # steps of a long graph, which is launched once and gathers their images at once
 SHARES = (1.0, 0.8, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)  # widths that are recorded, as shares of the whole chunk
 
 
@@ -31,8 +32,8 @@ def widths(most: int) -> list[int]:
 class Steps:
     """Steps as they come."""
 
-    def __init__(self, step: Step) -> None:
-        self.step = step
+    def __init__(self, gather: Gather, step: Step) -> None:
+        self.gather, self.step = gather, step
 
     def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> None:
         """Clients at their start, and their schedule (steps, clients, batch)."""
@@ -41,10 +42,10 @@ class Steps:
     def play(self, width: int, steps: int) -> None:
         """Let the first `width` clients take their next steps."""
         for _ in range(steps):
-            live = None if self.live is None else self.live[self.turn, :width]
+            live = () if self.live is None else (self.live[self.turn, :width],)
             first = slice(0, width)
             self.carry = self.step(tree.take(self.carry, first), tree.take(self.fixed, first),
-                                   self.schedule[self.turn, :width], live)
+                                   *self.gather(self.schedule[self.turn, :width]), *live)
             self.turn += 1
 
     def rows(self, first: int, last: int) -> Tree:
@@ -59,8 +60,9 @@ class Recorded:
     The schedule lies in a buffer as well, and a counter on the GPU says which row of it is due.
     """
 
-    def __init__(self, step: Step, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None, pool: Any) -> None:
-        self.step = step
+    def __init__(self, gather: Gather, step: Step, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None,
+                 pool: Any) -> None:
+        self.gather, self.step = gather, step
         self.pool = pool  # memory of the graphs, shared: they never run at the same time and leave nothing in it
         self.carry, self.fixed = (tree.each(torch.empty_like, part) for part in (carry, fixed))
         self.schedule = torch.zeros_like(rows)
@@ -89,7 +91,10 @@ class Recorded:
 
     def rows(self, first: int, last: int) -> Tree:
         """A copy of these clients' carries as they are now."""
-        return tree.each(torch.clone, tree.take(self.carry, slice(first, last)))
+        now = tree.take(self.carry, slice(first, last))
+        copied = tree.each(torch.empty_like, now)
+        _copy(copied, now)  # one kernel
+        return copied
 
     def _record(self, width: int, length: int) -> torch.cuda.CUDAGraph:
         first = slice(0, width)
@@ -98,16 +103,19 @@ class Recorded:
         def steps(count: int) -> Tree:
             after = carry
             turns = self.turn + torch.arange(count, device=self.turn.device)
-            rows = self.schedule.index_select(0, turns)[:, :width]
-            live = None if self.live is None else self.live.index_select(0, turns)[:, :width]
+            batches = [*self.gather(self.schedule.index_select(0, turns)[:, :width])]
+            if self.live is not None:
+                batches.append(self.live.index_select(0, turns)[:, :width])
             for k in range(count):
-                after = self.step(after, fixed, rows[k], None if live is None else live[k])
+                after = self.step(after, fixed, *(part[k] for part in batches))
             return after
 
         graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side), _no_garbage_collection():  # an old graph that ends now would spoil the new one
+            before = tree.each(torch.clone, carry)
             steps(1)  # once for nothing: libraries and kernels make themselves ready
+            _copy(carry, before)
             torch.cuda.synchronize()
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
             try:
@@ -131,9 +139,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _copy(to: Tree, source: Tree) -> None:
-    places, leaves = tree.named(to), tree.named(source)
-    if places:
-        copies([places[name] for name in leaves], list(leaves.values()))
+    """Leave out what a step has written into its place already."""
+    places = tree.named(to)
+    leaves = {name: leaf for name, leaf in tree.named(source).items() if leaf.data_ptr() != places[name].data_ptr()}
+    copies([places[name] for name in leaves], list(leaves.values()))
 
 
 def kind(*trees: Tree | Tensor | None) -> tuple[Any, ...]:

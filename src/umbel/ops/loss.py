@@ -14,8 +14,7 @@ LARGEST = 16_384  # rows x classes that one program holds in its registers
 def mean_loss(logits: Tensor, y: Tensor, live: Tensor | None = None, many: bool = False) -> Tensor:
     """Mean over the live rows, all without `live`; `many`: it stands inside a vmap over clients."""
     if many and logits.is_cuda and logits.numel() <= LARGEST:
-        rows = torch.ones_like(y, dtype=torch.bool) if live is None else live
-        loss: Tensor = _MeanLoss.apply(logits.float(), y, rows)[0]  # type: ignore[no-untyped-call]
+        loss: Tensor = _MeanLoss.apply(logits.float(), y, live)[0]  # type: ignore[no-untyped-call]
         return loss
     if live is None:
         return cross_entropy(logits, y)
@@ -26,31 +25,34 @@ class _MeanLoss(torch.autograd.Function):
     """Returns the slope too: it is a by-product of the softmax."""
 
     @staticmethod
-    def forward(logits: Tensor, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-        loss, slope = forward(logits[None], y[None], live[None])
+    def forward(logits: Tensor, y: Tensor, live: Tensor | None) -> tuple[Tensor, Tensor]:
+        loss, slope = forward(logits[None], y[None], None if live is None else live[None])
         return loss[0], slope[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # no zeros for the slope's slope
         ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, scale: Tensor, _: None) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return slope * scale, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[Any, Any]:
-        return forward(*stacked(info, in_dims, tensors)), (0, 0)
+    def vmap(info: Any, in_dims: Any, *tensors: Tensor | None) -> tuple[Any, Any]:
+        given = [leaf for leaf in tensors if leaf is not None]
+        return forward(*stacked(info, in_dims[: len(given)], given)), (0, 0)
 
 
-def forward(logits: Tensor, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss (K,) and slope (K, B, classes) of logits (K, B, classes), labels (K, B) and live (K, B)."""
+def forward(logits: Tensor, y: Tensor, live: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Loss (K,) and slope (K, B, classes) of logits (K, B, classes), labels (K, B) and live (K, B) or all rows."""
     if logits.is_cuda:
         from umbel.ops import loss_triton
 
         return loss_triton.forward(logits, y, live)
+    live = torch.ones_like(y, dtype=torch.bool) if live is None else live
     weight = live / live.sum(1, keepdim=True).clamp(min=1)
     chosen = one_hot(y, logits.shape[-1])
     logs = log_softmax(logits, -1)

@@ -6,9 +6,9 @@ from torch import Tensor
 from triton.language import constexpr
 
 
-def forward(logits: Tensor, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
+def forward(logits: Tensor, y: Tensor, live: Tensor | None) -> tuple[Tensor, Tensor]:
     """Loss and slope; see `loss.forward`."""
-    logits, y, live = logits.contiguous(), y.contiguous(), live.contiguous()
+    logits, y, live = logits.contiguous(), y.contiguous(), None if live is None else live.contiguous()
     k, b, classes = logits.shape
     loss, slope = logits.new_empty(k), logits.new_empty(k, b, classes)
     rows, columns = triton.next_power_of_2(b), triton.next_power_of_2(classes)
@@ -30,7 +30,9 @@ def _mean_loss(logits, y, live, loss, slope, B: constexpr, C: constexpr, ROWS: c
     label = tl.load(y + client * B + row, mask=row < B, other=0)
     right = column[None, :] == label[:, None]
     losses = tl.log(total) + top - tl.sum(tl.where(right, z, 0.0), 1)
-    weight = tl.load(live + client * B + row, mask=row < B, other=0).to(tl.float32)
+    weight = (row < B).to(tl.float32)
+    if live is not None:
+        weight = tl.load(live + client * B + row, mask=row < B, other=0).to(tl.float32)
     weight = weight / tl.maximum(tl.sum(weight, 0), 1.0)
     tl.store(loss + client, tl.sum(losses * weight, 0))
     tl.store(slope + at, (e / total[:, None] - tl.where(right, 1.0, 0.0)) * weight[:, None], mask=inside)

@@ -52,10 +52,11 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # no zeros for the winners' slope
         ctx.save_for_backward(*inputs[:2], output[1])
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, slope: Tensor, _: None) -> tuple[Tensor | None, Tensor, Tensor]:
         x, weight, winner = ctx.saved_tensors
         for_weight, for_bias = _Weights.apply(slope, winner, x, weight.shape[-1])  # type: ignore[no-untyped-call]
         for_x = None

@@ -19,7 +19,7 @@ def sums(a: Leaves, b: Leaves, scale: float | Tensor = 1.0) -> list[Tensor]:
 
 
 def sgd(weights: Leaves, velocity: Leaves, slopes: Leaves, lr: float, momentum: float) -> tuple[Leaves, Leaves]:
-    """v <- momentum * v + g;  w <- w - lr * v. Returns w and v."""
+    """v <- momentum * v + g;  w <- w - lr * v. Returns w and v, which may have been written over."""
     if not weights[0].is_cuda:
         velocity = sums(slopes, velocity, momentum)
         return sums(weights, velocity, -lr), velocity
@@ -78,7 +78,9 @@ class _SGD(_Update):
             return _SGD.forward(lr, momentum, *full), out_dims
         from umbel.ops import updates_triton
 
-        return updates_triton.sgd(*_thirds(full), lr, momentum), out_dims
+        weights, velocity, slopes = _thirds(full)
+        updates_triton.sgd(weights, velocity, slopes, lr, momentum)
+        return (*weights, *velocity), out_dims
 
 
 def _thirds(leaves: Leaves) -> tuple[Leaves, Leaves, Leaves]:
