@@ -32,6 +32,9 @@ misshapen = plain("misshapen", lambda net, client: Reply({"x": client.y.float()}
 uneven = plain(
     "uneven", lambda net, client: Reply({"a": client.y[:2], "b": client.y[:1]}),
     lambda net: {"a": Leaf((UpTo(9),), torch.int64), "b": Leaf((UpTo(9),), torch.int64)})
+far_apart = plain(  # of c005, which holds nine rows, infinities; of others, numbers whose sum is one
+    "far_apart", lambda net, client: Reply({"x": torch.full((2,), 3e38) * (10 if len(client.y) == 9 else 1)}),
+    lambda net: {"x": Leaf((2,))})
 misnamed = plain("misnamed", lambda net, client: Reply({"y": client.size}), lambda net: {"x": Leaf()})
 
 
@@ -61,6 +64,14 @@ def test_answers_that_are_not_as_promised_are_lost_with_the_reason(engine, task,
     with pytest.raises(NobodyAnswered, match=reason):
         fed.map(task, Cohort(torch.tensor([0, 1]), 0))
     assert set(fed.lost) == {"c000", "c001"}
+
+
+@engines
+def test_large_numbers_are_believed_and_infinite_ones_are_not(engine):
+    """Even where numbers are too large to be added up."""
+    heard = fed_of(engine).map(far_apart, Cohort(torch.tensor([0, 5, 3]), 0))
+    assert heard.ids.tolist() == [0, 3]
+    assert heard.lost == {"c005": "not finite"}
 
 
 @engines

@@ -33,6 +33,13 @@ def test_clients_without_rows_do_not_move_a_mean():
     assert mean["w"].tolist() == [[4.0], [9.0]]
 
 
+def test_unstack_undoes_stack():
+    """One tree for each row, branches included."""
+    trees = [{"a": tensor([1.0, 2.0]), "b": {"c": tensor(3)}}, {"a": tensor([4.0, 5.0]), "b": {"c": tensor(6)}}]
+    again = tree.unstack(tree.stack(trees))
+    assert [(one["a"].tolist(), int(one["b"]["c"])) for one in again] == [([1, 2], 3), ([4, 5], 6)]
+
+
 def test_mix_is_a_matrix_product():
     """Weights (k, n) turn n models into k."""
     mixed = tree.mix({"w": tensor([[1.0, 0.0], [0.0, 2.0]])}, tensor([[0.5, 0.5], [0.0, 1.0]]))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.ops import copies
 from umbel.tree import Tree
 
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]  # rows of the pool -> images, labels
@@ -93,7 +92,7 @@ class Recorded:
         """A copy of these clients' carries as they are now."""
         now = tree.take(self.carry, slice(first, last))
         copied = tree.each(torch.empty_like, now)
-        _copy(copied, now)  # one kernel
+        _copy(copied, now)
         return copied
 
     def _record(self, width: int, length: int) -> torch.cuda.CUDAGraph:
@@ -142,7 +141,8 @@ def _copy(to: Tree, source: Tree) -> None:
     """Leave out what a step has written into its place already."""
     places = tree.named(to)
     leaves = {name: leaf for name, leaf in tree.named(source).items() if leaf.data_ptr() != places[name].data_ptr()}
-    copies([places[name] for name in leaves], list(leaves.values()))
+    if leaves:
+        torch._foreach_copy_([places[name] for name in leaves], list(leaves.values()))
 
 
 def kind(*trees: Tree | Tensor | None) -> tuple[Any, ...]:

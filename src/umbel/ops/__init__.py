@@ -7,6 +7,6 @@ once; everywhere else, torch's own operations compute the same function.
 from umbel.ops.dense import dense
 from umbel.ops.loss import mean_loss
 from umbel.ops.pooled import pooled_conv
-from umbel.ops.updates import copies, sgd, sums
+from umbel.ops.updates import sgd, sums
 
-__all__ = ["copies", "dense", "mean_loss", "pooled_conv", "sgd", "sums"]
+__all__ = ["dense", "mean_loss", "pooled_conv", "sgd", "sums"]

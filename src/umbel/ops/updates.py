@@ -27,17 +27,6 @@ def sgd(weights: Leaves, velocity: Leaves, slopes: Leaves, lr: float, momentum: 
     return after[: len(weights)], after[len(weights) :]
 
 
-def copies(to: Leaves, source: Leaves) -> None:
-    """Write stacked tensors over others."""
-    fit = [k for k, pair in enumerate(zip(to, source, strict=True)) if pair[0].is_cuda and _plain(pair)]
-    if fit:
-        from umbel.ops import updates_triton
-
-        updates_triton.copy([to[k] for k in fit], [source[k] for k in fit])
-    for k in set(range(len(to))) - set(fit):
-        to[k].copy_(source[k])
-
-
 class _Update(torch.autograd.Function):
     """Updates are not differentiated."""
 
