@@ -28,7 +28,8 @@ from umbel.algorithms import FedAvg
 from umbel.engines import LoopEngine, Simulator
 from umbel.federation import Cohort, Federation
 from umbel.models import Batch
-from umbel.tree import Stack
+from umbel.proximity import smallest_angle, symmetric
+from umbel.tree import Ragged, Stack
 
 ROWS = 500
 WORK = [  # model, shape, clients, precisions
@@ -91,6 +92,22 @@ def profiled(fed: Federation, trace: Path) -> None:
     trace.with_suffix(".txt").write_text(kernels)
 
 
+def of_pairs(clients: int, rank: int = 3, features: int = 3072) -> dict[str, float]:
+    """Smallest principal angles of all pairs of clients: seconds, and peak of memory above the inputs."""
+    vectors = torch.linalg.qr(torch.randn(clients, features, rank, device="cuda"))[0].mT.contiguous()
+    given = Ragged(vectors, torch.full((clients,), rank))
+    spans = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before, started = torch.cuda.memory_allocated(), time.perf_counter()
+        symmetric(smallest_angle(given, given))
+        torch.cuda.synchronize()
+        spans.append(time.perf_counter() - started)
+    return {"clients": clients, "seconds": statistics.median(spans[1:]),
+            "peak_above_inputs_mb": (torch.cuda.max_memory_allocated() - before) / 2**20}
+
+
 def main(
     repeats: Annotated[int, typer.Option(help="Timed rounds, after two that are not timed.")] = 10,
     profile: Annotated[bool, typer.Option("--profile", help="Write a round's trace and kernels to files.")] = False,
@@ -130,8 +147,12 @@ def main(
                           f"{slow / middle:.0f}" if slow else "", f"{limit:.2f}", "" if gap is None else f"{gap:.0e}")
             if profile and precision == "tf32":
                 to_profile[out / f"trace-{name}-{shape[-1]}-{clients}.json"] = fast
-    (out / "gpu.json").write_text(json.dumps({"rates": rates, "rounds": lines}, indent=1))
+    pairs = [of_pairs(clients) for clients in (1000, 10_000)]
+    (out / "gpu.json").write_text(json.dumps({"rates": rates, "rounds": lines, "proximity": pairs}, indent=1))
     Console(width=150).print(table)
+    for line in pairs:
+        print(f"Smallest angles of {line['clients']:,} clients (3 x 3,072): {line['seconds']:.3f} s,"
+              f" {line['peak_above_inputs_mb']:.0f} MB above the inputs")
     for trace, fast in to_profile.items():  # last: what has been profiled once stays slower
         profiled(fast, trace)
 

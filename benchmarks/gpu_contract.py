@@ -2,10 +2,10 @@
 
     python benchmarks/gpu_contract.py
 
-Needs a GPU and the package's own dependencies alone. First the Triton kernels against plain torch. Then, with the tiny
-network of the tests: labels and bytes equal, weights within 1e-4, the same bits after a stop and resume, a client that
-answers NaN or nothing harms nobody. With LeNet-5 and clients of unequal size (masked batches, shrinking widths):
-weights within 1e-4 after a round.
+Needs a GPU and the package's own dependencies alone. First the Triton kernels against plain torch, and all distances
+between clients against the CPU's. Then, with the tiny network of the tests: labels and bytes equal, weights within
+1e-4, the same bits after a stop and resume, a client that answers NaN or nothing harms nobody. With LeNet-5 and clients
+of unequal size (masked batches, shrinking widths): weights within 1e-4 after a round. Larger networks with FedAvg.
 """
 
 import sys
@@ -24,13 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from helpers import ALL, ASKED, LOCAL, SEED, TRUTH, gap, models_by_name, play, silence, without  # isort: skip
 from helpers import tiny_model, tiny_population  # isort: skip
 
-from umbel import ledger, models, tree
+from umbel import ledger, models, proximity, tree
 from umbel.algorithms import Local
 from umbel.checkpoint import RunFolder
 from umbel.data.clients import Pool, Population
 from umbel.engines import LocalEngine, LoopEngine, Simulator
 from umbel.ops import dense_triton, loss, pooled
 from umbel.run import rounds
+from umbel.tree import Ragged
 
 TOLERANCE = 1e-4
 
@@ -62,6 +63,22 @@ def kernels_agree() -> None:
         y, live = torch.randint(0, n, (k, b)), torch.rand(k, b) > 0.3
         near(loss.forward(slope.cuda(), y.cuda(), live.cuda()), loss.forward(slope, y, live))
         near(loss.forward(slope.cuda(), y.cuda()), loss.forward(slope, y))
+
+
+def distances_agree() -> None:
+    """Angles of vectors (some clients send fewer) and distances of updates equal the CPU's."""
+    torch.manual_seed(0)
+    length = torch.tensor([3, 1, 2] * 30)
+    inside = torch.arange(3) < length[:, None]
+    basis = torch.linalg.qr(torch.randn(90, 40, 3))[0].mT * inside[..., None]
+    there = Ragged(basis.cuda(), length)
+    for name, angle in proximity.ANGLES.items():
+        apart = (angle(there, there).cpu() - angle(Ragged(basis, length), Ragged(basis, length))).abs().max()
+        assert apart <= 1e-5, (name, apart)  # degrees
+    updates = torch.randn(90, 5000)
+    for distance in (proximity.update_angle, proximity.cosine, proximity.euclidean, proximity.manhattan):
+        apart = (distance(updates.cuda(), updates.cuda()).cpu() - distance(updates, updates)).abs().max()
+        assert apart <= 1e-3, (distance.__name__, apart)
 
 
 def tiny(device: str = "cuda", budget: int | None = None, people: Population | None = None) -> LocalEngine:
@@ -132,8 +149,8 @@ def unequal(shape: tuple[int, ...]) -> Population:
     return Population(Pool(x.astype(np.uint8), y), train, [rows[:2] for rows in train], truth, 10)
 
 
-def with_lenet(name: str, shape: tuple[int, ...]) -> float:
-    net, people = models.build("lenet5", shape, 10, (0.5,), (0.5,)), unequal(shape)
+def with_network(name: str, network: str, shape: tuple[int, ...]) -> float:
+    net, people = models.build(network, shape, 10, (0.5,), (0.5,)), unequal(shape)
     local, truth = Local(lr=0.01, momentum=0.5, epochs=1, batch=10), tuple(people.truth.tolist())
     reference, other = LoopEngine(net, people, SEED), Simulator(net, people, SEED, "cuda")
     a, b = (play(ALL[name].make(local, truth), fed, rounds=1) for fed in (reference, other))
@@ -143,14 +160,19 @@ def with_lenet(name: str, shape: tuple[int, ...]) -> float:
 
 def main() -> None:
     kernels_agree()
+    distances_agree()
+    for network in ("mlp", "resnet9", "alexnet"):
+        far = with_network("fedavg", network, (3, 32, 32))
+        assert far <= TOLERANCE, (network, far)
+        print(f"fedavg with {network}: {far:.0e}")
     place = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     table = Table(title=f"The contract on {place}: distance to the CPU")
     for column in ("method", "tiny", "tiny, in chunks", "lenet5 28 px", "lenet5 32 px", "bytes, resume, NaN, silence"):
         table.add_column(column, justify="left" if column == "method" else "right")
     with tempfile.TemporaryDirectory() as folder:
         for name in ALL:
-            found = [agrees(name), agrees(name, budget=20_000), with_lenet(name, (1, 28, 28)),
-                     with_lenet(name, (3, 32, 32))]
+            found = [agrees(name), agrees(name, budget=20_000), with_network(name, "lenet5", (1, 28, 28)),
+                     with_network(name, "lenet5", (3, 32, 32))]
             assert max(found) <= TOLERANCE, (name, found)
             bills(name)
             resumes(name, Path(folder) / name)
