@@ -33,19 +33,19 @@ def sgd(weights: Leaves, velocity: Leaves, slopes: Leaves, lr: float, momentum: 
 
 
 def _launches(out: Leaves) -> list[tuple[slice, int, tuple[int, ...], tuple[int, int]]]:
-    """Which tensors, how many clients, numbers of one client in each, grid."""
+    """Which tensors, how many clients, numbers of one client in each, grid: only its first axis may pass 65,535."""
     found = []
     for start in range(0, len(out), AT_ONCE):
         part = slice(start, start + AT_ONCE)
         clients, sizes = len(out[start]), tuple(leaf[0].numel() for leaf in out[part])
-        found.append((part, clients, sizes, (len(sizes), triton.cdiv(clients * max(sizes), BLOCK))))
+        found.append((part, clients, sizes, (triton.cdiv(clients * max(sizes), BLOCK), len(sizes))))
     return found
 
 
 @triton.jit(do_not_specialize=["clients"])  # sizes of one client are constants: no width compiles anew
 def _add(out, a, b, clients, scale, SIZES: constexpr, N: constexpr, BLOCK: constexpr):
-    which = tl.program_id(0)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    which = tl.program_id(1)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     for k in tl.static_range(N):
         if which == k:
             inside = at < clients * SIZES[k]
@@ -55,8 +55,8 @@ def _add(out, a, b, clients, scale, SIZES: constexpr, N: constexpr, BLOCK: const
 
 @triton.jit(do_not_specialize=["clients"])
 def _sgd(weights, velocity, slopes, clients, lr, momentum, SIZES: constexpr, N: constexpr, BLOCK: constexpr):
-    which = tl.program_id(0)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    which = tl.program_id(1)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     for k in tl.static_range(N):
         if which == k:
             inside = at < clients * SIZES[k]
