@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -90,6 +91,47 @@ def test_a_run_may_be_stopped_after_every_round(tmp_path: Path, tmp_path_factory
         play(Session.resume(folder), stop)
     play(Session.resume(folder))
     assert outcome(folder) == uninterrupted("fedavg", tmp_path_factory.getbasetemp())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "flag", "ifca"])
+def test_a_run_that_is_prolonged_ends_as_if_it_had_been_longer(
+    method: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Two rounds and a result, then four, stopped in between: all is as after four, but for an evaluation more."""
+    whole, folder = uninterrupted(method, tmp_path_factory.getbasetemp()), tmp_path / "run"
+    play(Session.start(experiment(method, rounds=2), folder))
+    (folder / "mine.safetensors").write_bytes(b"")  # not ours to remove
+    play(Session.resume(folder, rounds=4), stop=read_json(folder / "checkpoint.json")["round"] + 1)
+    assert not (folder / "result.json").exists()
+    assert not (folder / "state.safetensors").exists()
+    play(Session.resume(folder))
+    (folder / "mine.safetensors").unlink()
+    found = outcome(folder)
+    assert (found["files"], found["names"]) == (whole["files"], whole["names"])
+    results = [{**each["result"], "bytes": {**each["result"]["bytes"], "evaluate": 0}} for each in (found, whole)]
+    assert results[0] == results[1]
+
+
+def test_a_kill_while_a_run_is_prolonged_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever write it hits, the run can be given its rounds again."""
+    asked = experiment(rounds=2, clients=3, fine_tune=0)
+    play(Session.start(replace(asked, rounds=2), tmp_path / "whole"))
+    whole, handles = outcome(tmp_path / "whole"), _descriptors()
+    for n in range(100):
+        folder = tmp_path / f"killed-{n}"
+        play(Session.start(replace(asked, rounds=1), folder))
+        with monkeypatch.context() as patch:
+            writes = kill_at(patch, n)
+            with suppress(Killed):
+                play(Session.resume(folder, rounds=2))
+            if writes() <= n:
+                break
+        for handle in _descriptors() - handles:
+            os.close(handle)
+        if not (folder / "result.json").exists() or read_json(folder / "result.json")["rounds"] != 2:
+            play(Session.resume(folder, rounds=2))
+        assert outcome(folder)["files"] == whole["files"], f"killed in write {n}"
+    assert 5 < n < 99
 
 
 # A kill inside a write

@@ -116,7 +116,8 @@ WRONG: dict[str, tuple[str, str]] = {
     "nothing to resume": ("run --resume --out full", "There is no run to resume in full: a run folder"),
     "nowhere to resume": ("run --resume --out none", "There is no run to resume in none"),
     "no unfinished run": ("run fedavg --resume", "There is no unfinished run named fedavg-digits-iid-s0 under runs/"),
-    "options beside resume": ("run --resume --out full --rounds 3", "Leave the other options out."),
+    "options beside resume": ("run --resume --out full --rounds 3 --clients 3",
+                              "the folder's own recipe holds, all but --rounds. Leave the other options out."),
     "list": ("list method", "There is no list of 'method'. Did you mean 'methods'?"),
     "compared method": ("compare fedavg fedprx", "There is no method 'fedprx'. Did you mean 'fedprox'?"),
     "compared twice": ("compare solo solo", "Each method is compared once. Got 'solo' 2 times."),
@@ -251,6 +252,18 @@ def test_a_finished_run_says_so_and_stays_as_it_is(umbel: Umbel, tmp_path: Path)
     assert out.startswith("This run is finished already: a\n")
     assert "the cluster's model" in out
     assert snapshot(tmp_path) == before
+
+
+def test_a_finished_run_can_be_given_more_rounds(umbel: Umbel, tmp_path: Path) -> None:
+    """--resume --rounds goes on behind the end, once; fewer rounds than are done are refused, nothing is touched."""
+    assert umbel("run", "fedavg", *SMALL, "--rounds", "2", "--out", "a").code == 0
+    before = snapshot(tmp_path)
+    refused = umbel("run", "--resume", "--out", "a", "--rounds", "1")
+    assert refused.err.startswith("Error: The run in a has done 2 rounds already: it can go on to more of them.")
+    assert snapshot(tmp_path) == before
+    assert umbel("run", "--resume", "--out", "a", "--rounds", "3").code == 0
+    assert len((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()) == 4
+    assert umbel("run", "--resume", "--out", "a", "--rounds", "3").out.startswith("This run is finished already: a\n")
 
 
 # Real processes

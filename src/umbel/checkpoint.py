@@ -110,6 +110,14 @@ class RunFolder:
             raise UmbelError(f"There is no run to resume in {path}: a run folder holds recipe.toml.")
         return cls(path, _locked(path))
 
+    def change(self, recipe: str) -> None:
+        """Another recipe for what is still to come. A result is not one any more, and goes first: after a kill between
+        the two, the old recipe makes it again.
+        """
+        (self.path / "result.json").unlink(missing_ok=True)
+        (self.path / "clusters.json").unlink(missing_ok=True)
+        write_atomically(self.path / "recipe.toml", recipe.encode())
+
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._lock)
@@ -146,8 +154,9 @@ class RunFolder:
             os.fsync(lines.fileno())
 
     def _drop_all_but(self, wanted: set[str]) -> None:
-        """Remove files of earlier rounds, and what a kill in the middle of a write left."""
-        for old in [*self.path.glob("*-*.safetensors"), *self.path.glob(".*.part")]:
+        """Remove files of earlier rounds or of an earlier end, and what a kill in the middle of a write left."""
+        ours = (old for old in self.path.glob("*.safetensors") if _kind(old.name) in KINDS)
+        for old in [*ours, *self.path.glob(".*.part")]:
             if old.name not in wanted:
                 old.unlink()
 
@@ -210,7 +219,7 @@ class RunFolder:
             write_atomically(self.path / plain, (self.path / name).read_bytes())
             renamed[plain] = digest
         write_json(self.path / "checkpoint.json", {**checkpoint, "files": renamed})
-        self._drop_all_but(set())
+        self._drop_all_but(set(renamed))
         write_json(self.path / "clusters.json", clusters)
         write_json(self.path / "result.json", result)
 

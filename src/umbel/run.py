@@ -194,20 +194,31 @@ class Session:
         return cls(experiment, fed, algorithm, folder, None)
 
     @classmethod
-    def resume(cls, out: Path, experiment: Experiment | None = None, data_dir: Path | None = None) -> "Session":
-        """Go on in a folder; an experiment, when given, must be the one that the folder holds."""
+    def resume(cls, out: Path, experiment: Experiment | None = None, data_dir: Path | None = None,
+               rounds: int | None = None) -> "Session":
+        """Go on in a folder; an experiment, when given, must be the one that the folder holds.
+
+        `rounds` is another number of them than the recipe's, even of a finished run; the result is then made anew.
+        """
         folder = RunFolder.open(out)
         try:
             held = same_recipe(out, experiment)
+            recipe = held if rounds is None else replace(held, rounds=rounds)
             stored = out / "partition.npz"
-            plan, dataset = replace(held, partition=str(stored) if stored.exists() else None).draw(data_dir)
-            fed, algorithm = held.build(plan, dataset)
+            plan, dataset = replace(recipe, partition=str(stored) if stored.exists() else None).draw(data_dir)
+            fed, algorithm = recipe.build(plan, dataset)
             saved = folder.load(algorithm.state)
+            if recipe != held:
+                done = saved.round + 1 - algorithm.pretrain if saved else 0
+                if recipe.rounds <= done:
+                    raise UmbelError(f"The run in {out} has done {done} rounds already: it can go on to more of them."
+                                     f" Got {rounds} instead.")
+                folder.change(recipe.to_toml())
         except BaseException:
             folder.close()
             raise
         _write_once(out, plan, fed)
-        return cls(held, fed, algorithm, folder, saved)
+        return cls(recipe, fed, algorithm, folder, saved)
 
     @property
     def total(self) -> int:

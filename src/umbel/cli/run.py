@@ -69,7 +69,8 @@ def run(
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None,
     device: Device = None, precision: Precision = None, workers: Workers = None, eval_every: EvalEvery = None,
     average_last: AverageLast = None, fine_tune: FineTune = None, setting: Setting = None, out: Out = None,
-    resume: Annotated[bool, _of_run("--resume", help="Go on with the run in --out where it stopped.")] = False,
+    resume: Annotated[bool, _of_run("--resume", help="Go on with the run in --out where it stopped, or with --rounds"
+                                                     " beyond its end.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run one method and keep the run in a folder.
@@ -83,15 +84,16 @@ def run(
     experiment = None if method is None else _experiment(method, options, settings)
     if experiment is None and not (resume and out):
         raise UmbelError("Say which method to run, as in `umbel run fedavg`, or give --resume and --out.")
-    if experiment is None and (options or settings):
-        raise UmbelError("With --resume and no method the folder's own recipe holds. Leave the other options out.")
+    if experiment is None and (set(options) - {"rounds"} or settings):
+        raise UmbelError("With --resume and no method the folder's own recipe holds, all but --rounds. Leave the other"
+                         " options out.")
     if resume:
         folder = _to_resume(experiment, out)
-        if (folder / "result.json").exists():
-            same_recipe(folder, experiment)
+        more = rounds if experiment is None else None
+        if (folder / "result.json").exists() and more in (None, same_recipe(folder, experiment).rounds):
             say(f"This run is finished already: {folder}")
             return _show(read_json(folder / "result.json"), folder)
-        session = Session.resume(folder, experiment, data_dir)
+        session = Session.resume(folder, experiment, data_dir, more)
     else:
         assert experiment is not None
         session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir)
