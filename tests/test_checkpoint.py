@@ -128,7 +128,7 @@ def test_a_kill_while_a_run_is_prolonged_harms_nothing(tmp_path: Path, monkeypat
                 break
         for handle in _descriptors() - handles:
             os.close(handle)
-        if not (folder / "result.json").exists() or read_json(folder / "result.json")["rounds"] != 2:
+        if not (folder / "result.json").exists():
             play(Session.resume(folder, rounds=2))
         assert outcome(folder)["files"] == whole["files"], f"killed in write {n}"
     assert 5 < n < 99
