@@ -115,7 +115,7 @@ def test_a_run_that_is_prolonged_ends_as_if_it_had_been_longer(
 def test_a_kill_while_a_run_is_prolonged_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever write it hits, the run can be given its rounds again."""
     asked = experiment(rounds=2, clients=3, fine_tune=0)
-    play(Session.start(replace(asked, rounds=2), tmp_path / "whole"))
+    play(Session.start(asked, tmp_path / "whole"))
     whole, handles = outcome(tmp_path / "whole"), _descriptors()
     for n in range(100):
         folder = tmp_path / f"killed-{n}"

@@ -185,8 +185,8 @@ class Federation(ABC):
             self._bill(call, "up", kind, senders, amount)
 
     def _bill(self, call: Call, direction: str, kind: str, clients: list[str], amount: int) -> None:
-        bytes_ = (amount,) * len(clients)
-        self.ledger.bill(Line(call.cohort.phase, call.cohort.round, direction, kind, tuple(clients), bytes_))
+        self.ledger.bill(Line(call.cohort.phase, call.cohort.round, direction, kind, tuple(clients),
+                              (amount,) * len(clients)))
 
 
 @contextmanager

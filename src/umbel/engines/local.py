@@ -179,8 +179,7 @@ class LocalEngine(Federation):
 def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:
     """One value per row under one model (rows, ...), or under each of k models (k, rows, ...)."""
     if "models" in inputs:
-        k = tree.count(inputs["models"])
-        return tree.stack([values(net, task, {"model": tree.take(inputs["models"], j)}, x, y) for j in range(k)])
+        return tree.stack([values(net, task, {"model": model}, x, y) for model in tree.unstack(inputs["models"])])
     block = BLOCK.get(x.device.type, 2048)
     starts = range(0, max(1, len(y)), block)
     return tree.cat([task.each(net, inputs["model"], x[s : s + block], y[s : s + block]) for s in starts])

@@ -225,8 +225,8 @@ class Simulator(LocalEngine):
                 parts = [part for part in self.perform(again) if isinstance(part, Answered)]
                 order = torch.cat([part.positions for part in parts]).argsort().to(self.device)
                 models = {"model": tree.take(tree.cat([part.send["model"] for part in parts]), order)}
-            for k, position in enumerate(chunk.positions.tolist()):
-                yield [position], tree.take(models, k)
+            for position, own in zip(chunk.positions.tolist(), tree.unstack(models), strict=True):
+                yield [position], own
 
 
 def footprint(net: Model, batch: int, gathered: int = 1) -> int:

@@ -138,7 +138,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _copy(to: Tree, source: Tree) -> None:
-    """Leave out what a step has written into its place already."""
+    """Write `source` over `to`, but for what a step has written there itself."""
     places = tree.named(to)
     leaves = {name: leaf for name, leaf in tree.named(source).items() if leaf.data_ptr() != places[name].data_ptr()}
     if leaves:
