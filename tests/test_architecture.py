@@ -8,10 +8,10 @@ import umbel
 
 ROOT = Path(umbel.__file__).parent
 ORDER = [
-    "errors", "files", "seeds", "heterogeneity", "ops", "tape", "tree", "models", "data", "tasks", "signatures",
-    "proximity", "clusterers", "threshold", "ledger", "uplink", "federation", "algorithms", "engines", "evaluate",
-    "checkpoint", "recipe", "experiment", "result", "run", "newcomer", "compare", "diagnose", "reproduce", "report",
-    "screen", "flower", "cli",
+    "errors", "files", "seeds", "heterogeneity", "ops", "tape", "tree", "networks", "models", "data", "tasks",
+    "signatures", "proximity", "clusterers", "threshold", "ledger", "uplink", "federation", "algorithms", "engines",
+    "evaluate", "checkpoint", "recipe", "experiment", "result", "run", "newcomer", "compare", "diagnose",
+    "reproduce", "report", "screen", "flower", "cli",
 ]
 
 

@@ -24,7 +24,7 @@ from umbel import cli
 from umbel.algorithms import ALGORITHMS
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS
-from umbel.models import MODELS
+from umbel.networks import MODELS
 
 SMALL = ("--clients", "4", "--rounds", "2", "--epochs", "1", "--batch", "100", "--device", "cpu")
 LONG = ("run", "fedavg", "--clients", "4", "--rounds", "12", "--epochs", "1", "--batch", "50", "--fraction", "0.5",

@@ -34,7 +34,8 @@ from umbel.data.sources import DATASETS, Dataset
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment, simulate
 from umbel.federation import Cohort, Federation, Heard
-from umbel.models import MODELS, Model
+from umbel.models import Model
+from umbel.networks import MODELS
 from umbel.result import Result
 from umbel.run import Round, Session, rounds, run
 from umbel.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register

@@ -22,7 +22,8 @@ from umbel.engines import ENGINES
 from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
 from umbel.federation import Federation
-from umbel.models import MODELS, Model
+from umbel.models import Model
+from umbel.networks import MODELS
 from umbel.recipe import check, read_toml, settings_of, to_toml, typed
 from umbel.seeds import generator
 

@@ -12,7 +12,7 @@ from umbel.cli.base import app, console
 from umbel.data import scenarios
 from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
-from umbel.models import MODELS
+from umbel.networks import MODELS
 from umbel.recipe import settable
 from umbel.reproduce.table import Table as PaperTable
 from umbel.reproduce.table import load, names

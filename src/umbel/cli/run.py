@@ -15,7 +15,7 @@ from umbel.checkpoint import read_json
 from umbel.cli.base import app, console, cores, fail, say
 from umbel.errors import UmbelError
 from umbel.experiment import Experiment
-from umbel.models import MODELS
+from umbel.networks import MODELS
 from umbel.run import Session, same_recipe
 
 _of_data = partial(typer.Option, rich_help_panel="Data")

@@ -22,7 +22,8 @@ from umbel import tree
 from umbel.engines.local import LocalClients
 from umbel.engines.worker import receive, send, write_clients
 from umbel.federation import Answered, Call
-from umbel.models import MODELS, Model
+from umbel.models import Model
+from umbel.networks import MODELS
 from umbel.tasks import Loop
 from umbel.tree import Tree
 

@@ -32,7 +32,8 @@ from umbel.engines.flower_inprocess import OwnGrid, SimulatedFlower, one
 from umbel.engines.flower_server import Patience
 from umbel.engines.worker import clients_from, write_clients
 from umbel.errors import UmbelError
-from umbel.models import MODELS, Model
+from umbel.models import Model
+from umbel.networks import MODELS
 
 PATIENCE = Patience(deadline=86_400.0, hello=86_400.0)  # nodes of a simulation are slow at most, never gone
 
