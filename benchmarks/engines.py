@@ -16,11 +16,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from umbel import models
 from umbel.algorithms import FedAvg, Local
 from umbel.data.clients import Pool, Population
 from umbel.engines import LoopEngine, Simulator, simulator
-from umbel.federation import Cohort, Federation, one_thread
+from umbel.federation.door import Cohort, Federation, one_thread
+from umbel.nets import model as models
 
 WORK = {"mlp": ((1, 8, 8), (1, 14, 14), (1, 28, 28)), "lenet5": ((1, 28, 28), (3, 32, 32))}
 LOCAL = Local(epochs=1)

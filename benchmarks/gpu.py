@@ -23,12 +23,13 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from umbel import models, tree
+from umbel import tree
 from umbel.algorithms import FedAvg
+from umbel.clustering.proximity import smallest_angle, symmetric
 from umbel.engines import LoopEngine, Simulator
-from umbel.federation import Cohort, Federation
-from umbel.models import Batch
-from umbel.proximity import smallest_angle, symmetric
+from umbel.federation.door import Cohort, Federation
+from umbel.nets import model as models
+from umbel.nets.model import Batch
 from umbel.tree import Ragged, Stack
 
 ROWS = 500

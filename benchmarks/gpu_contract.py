@@ -25,14 +25,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from helpers import ALL, ASKED, LOCAL, SEED, TRUTH, gap, models_by_name, play, silence, without  # isort: skip
 from helpers import tiny_model, tiny_population  # isort: skip
 
-from umbel import ledger, models, proximity, tree
+from umbel import tree
 from umbel.algorithms import Local
-from umbel.checkpoint import RunFolder
+from umbel.clustering import proximity
 from umbel.data.clients import Pool, Population
 from umbel.engines import LocalEngine, LoopEngine, Simulator
-from umbel.models import Batch
+from umbel.federation import ledger
+from umbel.nets import model as models
+from umbel.nets.model import Batch
 from umbel.ops import dense_triton, loss, pooled
-from umbel.run import rounds
+from umbel.runs.checkpoint import RunFolder
+from umbel.runs.run import rounds
 from umbel.tree import Ragged
 
 TOLERANCE = 1e-4

@@ -18,10 +18,10 @@ from typing import Annotated
 import typer
 from engines import population
 
-from umbel import models
 from umbel.algorithms import FLAG, FedAvg, Local
 from umbel.engines import Simulator
-from umbel.run import rounds as rounds_of
+from umbel.nets import model as models
+from umbel.runs.run import rounds as rounds_of
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = 4096

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from engines import LOCAL, population
 
-from umbel import models
 from umbel.algorithms import FedAvg
 from umbel.engines import ENGINES, simulator
-from umbel.federation import Cohort
+from umbel.federation.door import Cohort
+from umbel.nets import model as models
 
 sys.path.append(str(Path(__file__).parent / "peers"))
 from work import asked, tell

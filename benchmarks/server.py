@@ -21,9 +21,9 @@ import torch
 import typer
 from scipy.linalg import subspace_angles
 
-from umbel.clusterers import linkage
-from umbel.proximity import smallest_angle, symmetric
-from umbel.threshold import by_count, by_gap, by_silhouette
+from umbel.clustering.cuts import by_count, by_gap, by_silhouette
+from umbel.clustering.linkage import linkage
+from umbel.clustering.proximity import smallest_angle, symmetric
 from umbel.tree import Ragged
 
 RESULTS = Path(__file__).parent / "results"

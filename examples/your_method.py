@@ -24,8 +24,8 @@ from torch import Tensor
 
 import umbel
 from umbel.algorithms.oneshot import OneShot
-from umbel.proximity import manhattan
-from umbel.signatures import class_counts
+from umbel.clustering.proximity import manhattan
+from umbel.clustering.signatures import class_counts
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from umbel.algorithms import (
 )
 from umbel.data.clients import Pool, Population
 from umbel.engines import LoopEngine, Simulator
-from umbel.federation import Answered, Call, Cohort, Federation, NobodyAnswered, Silent
-from umbel.models import Model, wrap
+from umbel.federation.door import Answered, Call, Cohort, Federation, NobodyAnswered, Silent
+from umbel.nets.model import Model, wrap
 from umbel.tree import Params
 
 CLASSES, SHAPE, SEED = 3, (1, 3, 3), 5
@@ -85,7 +85,7 @@ def one_by_one(net: Model, population: Population, seed: int = 0) -> Simulator:
 
 
 def flower(net: Model, population: Population, seed: int = 0) -> Federation:
-    from umbel.engines.flower_inprocess import InProcessFlower  # a GPU's machine may have no Flower, and needs the rest
+    from umbel.flower.inprocess import InProcessFlower  # a GPU's machine may have no Flower, and needs the rest
 
     return InProcessFlower(net, population, seed)
 

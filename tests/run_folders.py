@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from umbel import evaluate
-from umbel.clusterers import cut, linkage
-from umbel.result import SCHEMA, versions
+from umbel.clustering.linkage import cut, linkage
+from umbel.runs import evaluate
+from umbel.runs.result import SCHEMA, versions
 
 
 def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: int = 5, groups: int = 3, seed: int = 0,

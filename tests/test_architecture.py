@@ -8,10 +8,8 @@ import umbel
 
 ROOT = Path(umbel.__file__).parent
 ORDER = [
-    "errors", "files", "seeds", "heterogeneity", "ops", "tape", "tree", "networks", "models", "data", "tasks",
-    "signatures", "proximity", "clusterers", "threshold", "ledger", "uplink", "federation", "algorithms", "engines",
-    "evaluate", "checkpoint", "recipe", "experiment", "result", "run", "newcomer", "compare", "diagnose",
-    "reproduce", "report", "screen", "flower", "cli",
+    "errors", "files", "seeds", "ops", "tree", "nets", "data", "federation", "clustering", "algorithms", "engines",
+    "runs", "reproduce", "pages", "flower", "cli",
 ]
 
 

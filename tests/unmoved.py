@@ -64,7 +64,8 @@ def umbel(*words: str) -> None:
         with contextlib.redirect_stdout(said):
             main()
     except SystemExit as end:
-        assert not end.code, (words, said.getvalue())
+        if end.code:
+            raise RuntimeError(f"umbel {' '.join(words)} ended with {end.code}:\n{said.getvalue()}") from end
     finally:
         sys.argv = before
 

@@ -1,6 +1,5 @@
 """Clustered federated learning: find out which clients belong together, train one model per group."""
 
-from umbel import proximity, signatures
 from umbel.algorithms import (
     ALGORITHMS,
     CFL,
@@ -28,17 +27,18 @@ from umbel.algorithms import (
     Solo,
     State,
 )
+from umbel.clustering import proximity, signatures
 from umbel.data.clients import Pool, Population, Work
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS, Dataset
 from umbel.errors import UmbelError
-from umbel.experiment import Experiment, simulate
-from umbel.federation import Cohort, Federation, Heard
-from umbel.models import Model
-from umbel.networks import MODELS
-from umbel.result import Result
-from umbel.run import Round, Session, rounds, run
-from umbel.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
+from umbel.federation.door import Cohort, Federation, Heard
+from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
+from umbel.nets.model import Model
+from umbel.nets.networks import MODELS
+from umbel.runs.experiment import Experiment, simulate
+from umbel.runs.result import Result
+from umbel.runs.run import Round, Session, rounds, run
 from umbel.tree import Held
 
 __all__ = [  # noqa: RUF022 (registries, methods, nouns, verbs)

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from umbel import tasks, tree
+from umbel import tree
+from umbel.clustering.signatures import losses
 from umbel.data.clients import Work
-from umbel.federation import Cohort, Federation, Heard
-from umbel.signatures import losses
-from umbel.tasks import Loop
+from umbel.federation import tasks
+from umbel.federation.door import Cohort, Federation, Heard
+from umbel.federation.tasks import Loop
 from umbel.tree import Held, Stack, Tree
 
 REMEMBER = 256 * 2**20  # bytes: above, clients of a simulation do not keep their last local model

@@ -6,11 +6,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from umbel import tasks, tree
+from umbel import tree
 from umbel.algorithms.base import Local, State, name_order
-from umbel.clusterers import canonical, means
-from umbel.federation import Cohort, Federation
-from umbel.proximity import euclidean
+from umbel.clustering.linkage import canonical, means
+from umbel.clustering.proximity import euclidean
+from umbel.federation import tasks
+from umbel.federation.door import Cohort, Federation
 from umbel.tree import Tree
 
 FAR = 1.5  # like nobody: this many times farther from every centre than the farthest member is from its own

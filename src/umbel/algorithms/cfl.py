@@ -13,9 +13,9 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, choose_by_loss, number, one_cluster, train_from_clusters
-from umbel.clusterers import bipartition
-from umbel.federation import Cohort, Federation, Heard, NobodyAnswered
-from umbel.proximity import cosine, symmetric
+from umbel.clustering.linkage import bipartition
+from umbel.clustering.proximity import cosine, symmetric
+from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
 from umbel.tree import Stack
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from umbel.algorithms.base import Local, State, number
 from umbel.algorithms.centres import FAR
 from umbel.algorithms.oneshot import OneShot
-from umbel.clusterers import affinity_propagation
-from umbel.federation import Cohort, Federation
-from umbel.heterogeneity import hopkins, variation
-from umbel.proximity import trajectory_distance
-from umbel.signatures import trajectory
-from umbel.threshold import Choice
+from umbel.clustering.cuts import Choice
+from umbel.clustering.heterogeneity import hopkins, variation
+from umbel.clustering.linkage import affinity_propagation
+from umbel.clustering.proximity import trajectory_distance
+from umbel.clustering.signatures import trajectory
+from umbel.federation.door import Cohort, Federation
 from umbel.tree import Params, Tree
 
 

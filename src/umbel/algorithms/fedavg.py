@@ -7,7 +7,7 @@ https://arxiv.org/abs/1602.05629
 from dataclasses import dataclass
 
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster
-from umbel.federation import Cohort, Federation
+from umbel.federation.door import Cohort, Federation
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, choice, clustered_round, one_cluster
-from umbel.federation import Cohort, Federation
+from umbel.federation.door import Cohort, Federation
 
 
 @dataclass(frozen=True)

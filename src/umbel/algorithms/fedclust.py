@@ -11,11 +11,11 @@ from torch import Tensor
 from umbel import tree
 from umbel.algorithms.base import Local, choice, number
 from umbel.algorithms.oneshot import CUTS, OneShot
-from umbel.clusterers import LINKAGES
+from umbel.clustering.linkage import LINKAGES
+from umbel.clustering.proximity import DISTANCES
 from umbel.data.clients import Work
-from umbel.federation import Cohort, Federation
-from umbel.proximity import DISTANCES
-from umbel.tasks import train
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import train
 from umbel.tree import Params, Tree
 
 

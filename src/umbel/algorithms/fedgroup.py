@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from umbel import tasks, tree
+from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
 from umbel.algorithms.centres import centred, join_nearest
 from umbel.algorithms.oneshot import updates
-from umbel.clusterers import kmeans
+from umbel.clustering.linkage import kmeans
+from umbel.clustering.proximity import cosine
 from umbel.data.clients import Work
-from umbel.federation import Cohort, Federation
-from umbel.proximity import cosine
+from umbel.federation import tasks
+from umbel.federation.door import Cohort, Federation
 from umbel.seeds import key
 from umbel.tree import Params
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters
-from umbel.federation import Cohort, Federation
-from umbel.models import Model
-from umbel.tasks import COUNT, Client, Loop, Reply, a_model, begin_sgd, register, send_model, sgd_step
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import COUNT, Client, Loop, Reply, a_model, begin_sgd, register, send_model, sgd_step
+from umbel.nets.model import Model
 from umbel.tree import Tree
 
 

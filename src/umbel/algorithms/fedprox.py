@@ -8,9 +8,9 @@ from typing import Any
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
-from umbel.federation import Cohort, Federation
-from umbel.models import Batch, Model
-from umbel.tasks import Client, Loop, begin_sgd, descend, register, send_model
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import Client, Loop, begin_sgd, descend, register, send_model
+from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
 
 

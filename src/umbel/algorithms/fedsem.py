@@ -10,9 +10,9 @@ import torch
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, number, one_cluster, train_from_clusters
 from umbel.algorithms.centres import centred, join_by_weights
-from umbel.clusterers import kmeans
-from umbel.federation import Cohort, Federation
-from umbel.proximity import euclidean
+from umbel.clustering.linkage import kmeans
+from umbel.clustering.proximity import euclidean
+from umbel.federation.door import Cohort, Federation
 
 
 @dataclass(frozen=True)

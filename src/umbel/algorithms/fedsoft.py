@@ -12,10 +12,10 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, number
-from umbel.federation import Cohort, Federation
-from umbel.models import Batch, Model
-from umbel.signatures import votes
-from umbel.tasks import Client, Loop, begin_sgd, descend, register, send_model
+from umbel.clustering.signatures import votes
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import Client, Loop, begin_sgd, descend, register, send_model
+from umbel.nets.model import Batch, Model
 from umbel.tree import Stack, Tree
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from umbel.algorithms.base import Local, choice, number
 from umbel.algorithms.oneshot import CUTS, OneShot, choose, unragged, updates
 from umbel.algorithms.sweep import RULES, validate
-from umbel.clusterers import LINKAGES, linkage
+from umbel.clustering.cuts import Choice, sweep
+from umbel.clustering.linkage import LINKAGES, linkage
+from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
+from umbel.clustering.signatures import class_counts, class_vectors
 from umbel.data.clients import Work
-from umbel.federation import Cohort, Federation
-from umbel.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
-from umbel.signatures import class_counts, class_vectors
-from umbel.tasks import train
-from umbel.threshold import Choice, sweep
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import train
 from umbel.tree import Params, Ragged, Tree
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from umbel import tree
 from umbel.algorithms.base import Local, State, averaged, choice, everyone, number, train_from_clusters
 from umbel.algorithms.oneshot import CUTS, OneShot, updates
-from umbel.clusterers import LINKAGES
-from umbel.federation import Cohort, Federation
-from umbel.proximity import DISTANCES
-from umbel.tasks import train
+from umbel.clustering.linkage import LINKAGES
+from umbel.clustering.proximity import DISTANCES
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import train
 from umbel.tree import Params, Tree
 
 

@@ -9,7 +9,7 @@ import torch
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, choice, choose_by_loss, clustered_round, number
-from umbel.federation import Cohort, Federation
+from umbel.federation.door import Cohort, Federation
 from umbel.seeds import generator
 
 

@@ -8,9 +8,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, choice, clustered_round, number, one_cluster
-from umbel.federation import Cohort, Federation
-from umbel.models import Model
-from umbel.tasks import COUNT, Client, Loop, Plain, Reply, a_model, begin_sgd, like, register, send_model, sgd_step
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import (
+    COUNT,
+    Client,
+    Loop,
+    Plain,
+    Reply,
+    a_model,
+    begin_sgd,
+    like,
+    register,
+    send_model,
+    sgd_step,
+)
+from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
 

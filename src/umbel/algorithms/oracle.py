@@ -10,7 +10,7 @@ import torch
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster
-from umbel.federation import Cohort, Federation
+from umbel.federation.door import Cohort, Federation
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from torch import Tensor
 from umbel import tree
 from umbel.algorithms.base import Local, State, choice, number
 from umbel.algorithms.oneshot import CUTS, SIGNATURE_ROUND, OneShot, joined, unragged
-from umbel.clusterers import LINKAGES, linkage, overlapping
-from umbel.federation import Cohort, Federation
-from umbel.proximity import ANGLES, symmetric
-from umbel.signatures import class_vectors, principal_vectors
-from umbel.threshold import by_value
+from umbel.clustering.cuts import by_value
+from umbel.clustering.linkage import LINKAGES, linkage, overlapping
+from umbel.clustering.proximity import ANGLES, symmetric
+from umbel.clustering.signatures import class_vectors, principal_vectors
+from umbel.federation.door import Cohort, Federation
 from umbel.tree import Params, Ragged, Tree
 
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, choice, number, one_cluster
-from umbel.federation import Cohort, Federation
-from umbel.models import Batch, Model
-from umbel.tasks import Client, Loop, register, send_model
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import Client, Loop, register, send_model
+from umbel.nets.model import Batch, Model
 from umbel.tree import Held, Params, Tree
 
 NUDGE = 1e-3  # delta of the Hessian-free difference

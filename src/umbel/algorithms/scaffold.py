@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, can_remember, one_cluster
-from umbel.federation import Cohort, Federation
-from umbel.models import Batch, Model
-from umbel.tasks import COUNT, Client, Loop, Reply, begin_sgd, descend, like, register
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import COUNT, Client, Loop, Reply, begin_sgd, descend, like, register
+from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, one_cluster
-from umbel.federation import Cohort, Federation
-from umbel.models import Model
-from umbel.tasks import COUNT, Client, Loop, Reply, begin_sgd, register, sgd_step
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.tasks import COUNT, Client, Loop, Reply, begin_sgd, register, sgd_step
+from umbel.nets.model import Model
 from umbel.tree import Tree
 
 

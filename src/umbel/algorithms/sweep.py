@@ -5,13 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from umbel import tasks, tree
+from umbel import tree
 from umbel.algorithms.base import Local
-from umbel.clusterers import heights
+from umbel.clustering.cuts import fewest_within, knee
+from umbel.clustering.linkage import heights
 from umbel.data.clients import Work
-from umbel.federation import Cohort, Federation, Heard, NobodyAnswered
+from umbel.federation import tasks
+from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
 from umbel.seeds import key
-from umbel.threshold import fewest_within, knee
 from umbel.tree import Held
 
 GAIN = 0.02  # of accuracy: what clusters must win on validation rows before they are worth having

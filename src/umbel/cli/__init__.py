@@ -11,7 +11,7 @@ from umbel.cli import reproduce  # noqa: F401  isort: skip
 from umbel.cli import lists  # noqa: F401  isort: skip
 from umbel.cli.base import app, console, fail
 from umbel.errors import UmbelError
-from umbel.result import versions
+from umbel.runs.result import versions
 
 
 @app.callback(invoke_without_command=True)

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from umbel import newcomer
-from umbel.checkpoint import to_bytes
 from umbel.cli.base import app, say
 from umbel.files import write_atomically
+from umbel.runs import newcomer
+from umbel.runs.checkpoint import to_bytes
 
 
 @app.command()

@@ -12,10 +12,10 @@ from umbel.cli.base import app, console
 from umbel.data import scenarios
 from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
-from umbel.networks import MODELS
-from umbel.recipe import settable
+from umbel.nets.networks import MODELS
 from umbel.reproduce.table import Table as PaperTable
 from umbel.reproduce.table import load, names
+from umbel.runs.recipe import settable
 
 
 @app.command("list")

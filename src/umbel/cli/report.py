@@ -9,7 +9,7 @@ import typer
 from umbel.cli.base import app, complain, say
 from umbel.errors import UmbelError
 from umbel.files import write_atomically
-from umbel.report import load, page
+from umbel.pages import load, page
 
 
 @app.command()
@@ -42,7 +42,7 @@ def report(
         write_atomically(target, page.write(found).encode())
         say(f"Report: {target}")
         if figures is not None:
-            from umbel.report import figures as paper  # matplotlib is an extra
+            from umbel.pages import figures as paper  # matplotlib is an extra
 
             drawn = paper.write(found, figures)
             say(f"Figures: {len(drawn)} files in {figures}")

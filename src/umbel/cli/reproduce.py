@@ -14,13 +14,13 @@ from rich.text import Text
 from umbel.cli.base import app, console, cores, fail, say
 from umbel.cli.run import DataDir
 from umbel.data import sources
-from umbel.experiment import Experiment
 from umbel.reproduce import beside, gather, plan
 from umbel.reproduce.beside import Line
 from umbel.reproduce.cells import Ended, Job, Players, refuse_run_folder
 from umbel.reproduce.measures import MEASURES
 from umbel.reproduce.plan import AtHand
 from umbel.reproduce.table import Cell, Table, load
+from umbel.runs.experiment import Experiment
 
 ON_ONE_GPU = 4  # runs at a time that share it, unless --jobs says otherwise
 COLOURS = {"pass": "green", "fail": "red", "failed": "red", "skipped": "yellow", "not run": "dim"}

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from umbel import compare as comparison
-from umbel import screen
-from umbel.checkpoint import read_json
 from umbel.cli.base import app, console, cores, fail, say
 from umbel.errors import UmbelError
-from umbel.experiment import Experiment
-from umbel.networks import MODELS
-from umbel.run import Session, same_recipe
+from umbel.nets.networks import MODELS
+from umbel.runs import compare as comparison
+from umbel.runs import screen
+from umbel.runs.checkpoint import read_json
+from umbel.runs.experiment import Experiment
+from umbel.runs.run import Session, same_recipe
 
 _of_data = partial(typer.Option, rich_help_panel="Data")
 _of_training = partial(typer.Option, rich_help_panel="Training")

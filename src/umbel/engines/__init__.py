@@ -1,6 +1,7 @@
 """How the work of a federation is done. Algorithms never import from here."""
 
 from collections.abc import Callable
+from importlib import import_module
 
 import torch
 
@@ -9,17 +10,18 @@ from umbel.engines.local import LocalEngine
 from umbel.engines.loop import LoopEngine
 from umbel.engines.simulator import Simulator
 from umbel.errors import UmbelError
-from umbel.federation import Federation
-from umbel.models import Model
+from umbel.federation.door import Federation
+from umbel.nets.model import Model
 
 
 def _flower(net: Model, population: Population, seed: int, device: torch.device) -> Federation:
     """Flower's own simulation, imported when it is wanted: Flower is an extra."""
     try:
-        from umbel.engines.flower_ray import RayFlower
+        ray = import_module("umbel.flower.ray")
     except ModuleNotFoundError as error:
         raise UmbelError(f"The engine 'flower' needs {error.name}: pip install 'umbel[flower]'.") from error
-    return RayFlower(net, population, seed, device)
+    fed: Federation = ray.RayFlower(net, population, seed, device)
+    return fed
 
 
 ENGINES: dict[str, Callable[[Model, Population, int, torch.device], Federation]] = {

@@ -21,10 +21,10 @@ import torch
 from umbel import tree
 from umbel.engines.local import LocalClients
 from umbel.engines.worker import receive, send, write_clients
-from umbel.federation import Answered, Call
-from umbel.models import Model
-from umbel.networks import MODELS
-from umbel.tasks import Loop
+from umbel.federation.door import Answered, Call
+from umbel.federation.tasks import Loop
+from umbel.nets.model import Model
+from umbel.nets.networks import MODELS
 from umbel.tree import Tree
 
 AHEAD = 2  # jobs of a worker: it finds the next one in its pipe when it has answered the last

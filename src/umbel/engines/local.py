@@ -10,10 +10,10 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import IntArray, Population, Work, batches, rows_of
 from umbel.errors import UmbelError
-from umbel.federation import Answered, Call, Cohort, Federation, one_thread
-from umbel.models import Batch, Model
+from umbel.federation.door import Answered, Call, Cohort, Federation, one_thread
+from umbel.federation.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
+from umbel.nets.model import Batch, Model
 from umbel.seeds import generator
-from umbel.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
 from umbel.tree import Tree
 
 BLOCK = {"cpu": 2048, "cuda": 16_384}  # rows of one forward pass

@@ -6,8 +6,8 @@ import torch
 
 from umbel.data.clients import Population
 from umbel.engines.local import LocalEngine
-from umbel.federation import Answered, Call, Silent
-from umbel.models import Model
+from umbel.federation.door import Answered, Call, Silent
+from umbel.nets.model import Model
 
 
 class LoopEngine(LocalEngine):

@@ -18,9 +18,9 @@ from umbel.engines.crew import Crew, can_leave_home
 from umbel.engines.local import LocalEngine, side_by_side, values
 from umbel.engines.steps import LONG, Recorded, Steps, kind
 from umbel.errors import UmbelError
-from umbel.federation import Answered, Call, Silent, one_thread
-from umbel.models import Batch, Model
-from umbel.tasks import TASKS, Client, Loop, Rows
+from umbel.federation.door import Answered, Call, Silent, one_thread
+from umbel.federation.tasks import TASKS, Client, Loop, Rows
+from umbel.nets.model import Batch, Model
 from umbel.tree import Held, Tree
 
 STEP, FLOP = 3e-4, 5e-11  # seconds: of a step's overhead, of one multiplication in it (a rough core)

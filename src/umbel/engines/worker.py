@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from umbel import models, tree
+from umbel import tree
 from umbel.data.clients import Pool, Population, Work
 from umbel.engines.local import LocalClients
-from umbel.federation import Call, Cohort
-from umbel.tasks import TASKS
+from umbel.federation.door import Call, Cohort
+from umbel.federation.tasks import TASKS
+from umbel.nets import model as models
 from umbel.tree import Tree
 
 KINDS = {str(kind): kind for kind in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)}

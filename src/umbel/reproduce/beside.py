@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from umbel.checkpoint import write_json
 from umbel.files import write_atomically
 from umbel.reproduce import cost
 from umbel.reproduce.measures import MEASURES, Finished
 from umbel.reproduce.plan import sets_of
 from umbel.reproduce.table import Cell, Printed, Table
+from umbel.runs.checkpoint import write_json
 
 NOT_RUN = "not run"
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from umbel.errors import UmbelError
-from umbel.experiment import Experiment
 from umbel.files import write_atomically
 from umbel.reproduce.table import Cell
-from umbel.run import same_recipe
+from umbel.runs.experiment import Experiment
+from umbel.runs.run import same_recipe
 
 PATIENCE = 10.0  # seconds that an interrupted process gets to keep its checkpoint
 

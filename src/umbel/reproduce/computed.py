@@ -10,16 +10,16 @@ from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from umbel.algorithms import Local
+from umbel.clustering.proximity import ANGLES, euclidean
+from umbel.clustering.signatures import leading_vectors
 from umbel.data.clients import Pool, Population, Work
 from umbel.data.shift import colour_32
 from umbel.data.sources import Dataset
-from umbel.experiment import simulate
-from umbel.federation import Cohort
-from umbel.proximity import ANGLES, euclidean
+from umbel.federation.door import Cohort
+from umbel.federation.tasks import train
 from umbel.reproduce.table import Cell
+from umbel.runs.experiment import simulate
 from umbel.seeds import generator
-from umbel.signatures import leading_vectors
-from umbel.tasks import train
 from umbel.tree import Ragged
 
 Load = Callable[[str], Dataset]

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from umbel.checkpoint import read_json
-from umbel.experiment import Experiment
 from umbel.reproduce import cost
+from umbel.runs.checkpoint import read_json
+from umbel.runs.experiment import Experiment
 
 NEAR = 0.01  # a curve has converged when it stays within a point of its end
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from umbel.algorithms import ALGORITHMS
-from umbel.compare import own_settings
 from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
-from umbel.experiment import Experiment
-from umbel.recipe import read_toml
+from umbel.runs.compare import own_settings
+from umbel.runs.experiment import Experiment
+from umbel.runs.recipe import read_toml
 
 PAPERS = ("comparative", "flag", "pacfl", "fedclust", "cflgt")
 READING = ("judge", "phase")  # what a word may say beside fields of an Experiment: how its runs are read

@@ -1,0 +1,1 @@
+"""From what clients say of themselves to labels: signatures, distances, trees, cuts."""

@@ -1,0 +1,126 @@
+"""Tasks by which a client describes itself, so that a server can tell who is like whom.
+
+Two signatures need no task of their own: an update is what `train` sends minus the model it started from, and the
+classifier's weights are `train` with `send=net.head_names`.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Reply, Rows, UpTo, register
+from umbel.nets.model import Model
+from umbel.tree import Params, Tree
+
+RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are noise: their vectors mean nothing
+
+
+def leading_vectors(data: Tensor, rank: int) -> Tensor:
+    """The first `rank` left singular vectors of `data`.T as rows, (r, F), for data (rows, F); r counts real ones only.
+
+    By the smaller Gram matrix in float64, which costs m^2 F instead of an SVD. The sign of a singular vector is
+    arbitrary: here its largest entry is positive, so that equal data give equal vectors.
+    """
+    x = data.double().cpu().numpy()
+    m, features = x.shape
+    tall = m > features
+    gram = x.T @ x if tall else x @ x.T
+    top = min(rank, len(gram))
+    if not top:
+        return torch.zeros(0, features)
+    if not np.isfinite(gram).all():
+        return torch.full((1, features), torch.nan)  # lost at the door, with the reason
+    squares, vectors = scipy.linalg.eigh(gram, subset_by_index=[len(gram) - top, len(gram) - 1])
+    squares, vectors = squares[::-1], vectors[:, ::-1]
+    real = squares > (RANK_TOLERANCE**2) * max(squares[0], 0.0)
+    real &= squares > 0
+    basis = (vectors if tall else x.T @ vectors)[:, real]  # (F, r)
+    basis /= np.linalg.norm(basis, axis=0)
+    basis *= np.sign(basis[np.abs(basis).argmax(0), np.arange(basis.shape[1])])
+    return torch.from_numpy(np.ascontiguousarray(basis.T, dtype=np.float32))
+
+
+def _whole(net: Model, client: Client, *, rank: int) -> Reply:
+    basis = leading_vectors(client.x.flatten(1), rank)
+    return Reply({"basis": basis, "basis_class": torch.full((len(basis),), -1), "size": client.size})
+
+
+def _by_class(net: Model, client: Client, *, rank: int, share: float = 0.0) -> Reply:
+    """`rank` vectors of every class held; with `share`, p = round(share * n_c), between 1 and `rank`."""
+    bases, classes = [], []
+    for label in sorted(set(client.y.tolist())):
+        rows = client.x[client.y == label].flatten(1)
+        most = min(rank, max(1, round(share * len(rows)))) if share else rank
+        bases.append(leading_vectors(rows, most))
+        classes += [label] * len(bases[-1])
+    basis = torch.cat(bases) if bases else torch.zeros(0, net.features)
+    return Reply({"basis": basis, "basis_class": torch.tensor(classes, dtype=torch.long), "size": client.size})
+
+
+def _vectors(most: int, features: int) -> Tree:
+    return {"basis": Leaf((UpTo(most), features)), "basis_class": Leaf((UpTo(most),), torch.int64), "size": COUNT}
+
+
+principal_vectors = register(Plain(
+    "principal_vectors", _whole, answers=lambda net, rank, **_: _vectors(rank, net.features)))
+"""The subspace of a client's raw pixels: one SVD of all its rows (PACFL as printed)."""
+
+class_vectors = register(Plain(
+    "class_vectors", _by_class, answers=lambda net, rank, **_: _vectors(net.classes * rank, net.features)))
+"""One SVD of each class's raw pixels (PACFL's code, FLAG)."""
+
+
+def _count(net: Model, client: Client) -> Reply:
+    return Reply({"counts": torch.bincount(client.y.cpu(), minlength=net.classes)})
+
+
+class_counts = register(Plain(
+    "class_counts", _count, answers=lambda net, **_: {"counts": Leaf((net.classes,), torch.int64)}))
+"""How many rows of each class a client holds (FLAG's weights)."""
+
+
+def _forces(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
+    """(rows, 2, classes): z1_c = [y=c] (1 - P_c) v pulls, z2_c = [y!=c] P_c v pushes; v's mean over its d features."""
+    features = net.embed(params, x)
+    head = [params[name] for name in net.head_names]
+    chance = torch.nn.functional.linear(features, *head).softmax(1)  # P
+    own = one_hot(y, net.classes).to(chance.dtype)
+    strength = features.flatten(1).mean(1)[:, None]
+    return {"force": torch.stack([own * (1 - chance), (1 - own) * chance], dim=1) * strength[:, None]}
+
+
+def _trajectory(net: Model, values: Tree, *, total: bool = False, **_: Any) -> Reply:
+    force = values["force"].double()
+    return Reply({"trajectory": (force.sum(0) if total else force.mean(0)).float()})
+
+
+trajectory = register(Rows(
+    "trajectory", _forces, _trajectory, answers=lambda net, **_: {"trajectory": Leaf((2, net.classes))}))
+"""Pulling and pushing forces of each class on the classifier, in one forward pass (CFLGT)."""
+
+
+def _row_losses(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
+    return {"loss": cross_entropy(net.logits(params, x), y, reduction="none")}
+
+
+def _mean_losses(net: Model, values: Tree, **_: Any) -> Reply:
+    return Reply({"losses": values["loss"].double().mean(1)})
+
+
+def _votes(net: Model, values: Tree, **_: Any) -> Reply:
+    loss = values["loss"]  # (k, rows)
+    best = loss.nan_to_num(nan=torch.inf).argmin(0)
+    return Reply({"votes": torch.bincount(best, minlength=len(loss)), "size": torch.tensor(loss.shape[1])})
+
+
+losses = register(Rows(
+    "losses", _row_losses, _mean_losses, answers=lambda net, k, **_: {"losses": Leaf((k,), torch.float64)}))
+"""Mean loss of each of k models (IFCA)."""
+
+votes = register(Rows(
+    "votes", _row_losses, _votes, answers=lambda net, k, **_: {"votes": Leaf((k,), torch.int64), "size": COUNT}))
+"""How many rows each of k models fits best (FedSoft)."""

@@ -1,0 +1,302 @@
+"""The contract of all engines: one verb, `map`, the only door to the clients.
+
+Cost, seeds, time and bad answers are handled here, once. An engine says only how the work is done: it implements
+`perform`.
+"""
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import torch
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+from umbel import tree
+from umbel.data.clients import Work
+from umbel.data.plans import Plan
+from umbel.errors import UmbelError
+from umbel.federation.ledger import Ledger, Line
+from umbel.federation.tasks import Leaf, Task, UpTo
+from umbel.nets.model import Model
+from umbel.tree import Held, Ragged, Tree
+
+
+class Cohort(NamedTuple):
+    """Who is asked, when and what for.
+
+    The phase is one word with four jobs: seed stream, ledger line, stopwatch, progress text.
+    """
+
+    ids: Tensor  # (m,) positions in `fed.names`
+    round: int
+    phase: str = "train"
+
+
+class Call(NamedTuple):
+    """All of one `map`, as an engine gets it."""
+
+    task: Task
+    cohort: Cohort
+    work: Work
+    shared: Tree  # everybody receives this
+    each: Tree  # position p receives row p of this; values may be `Held`
+    options: dict[str, Any]  # static: part of what the task is
+
+    def inputs(self, positions: Tensor) -> Tree:
+        """The rows of `each` for some positions, stacked."""
+        return {
+            name: value.rows(positions) if isinstance(value, Held)
+            else tree.take(value, positions) if isinstance(value, dict) else value[positions]
+            for name, value in self.each.items()
+        }
+
+
+class Answered(NamedTuple):
+    """What some positions of a cohort sent, stacked."""
+
+    positions: Tensor
+    send: Tree
+
+
+class Silent(NamedTuple):
+    """A position that did not answer, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Who answered and what, stacked in the cohort's order. Missing answers are normal."""
+
+    ids: Tensor  # (m',) who
+    answers: Tree  # name -> stack, tensor or `Ragged`
+    lost: Mapping[str, str]  # name of a client -> why its answer is not here
+
+
+class NobodyAnswered(RuntimeError):
+    """Every answer of a call was lost."""
+
+    def __init__(self, lost: Mapping[str, str]) -> None:
+        self.lost = lost
+        super().__init__(f"none of {len(lost)} clients gave a usable answer ({'; '.join(sorted(set(lost.values())))})")
+
+
+Watch: TypeAlias = Callable[[str, int, int], None]  # phase, clients done, clients asked
+
+
+class Federation(ABC):
+    """Clients that can be asked to do a task. Algorithms see nothing else of the world."""
+
+    def __init__(self, net: Model, names: list[str], seed: int, device: torch.device) -> None:
+        self.net = net
+        self.names = names
+        self.seed = seed
+        self.device = device  # where answers live; ids, labels and counts live on the CPU
+        self.online = torch.ones(len(names), dtype=torch.bool)  # who can be asked now
+        self.ledger = Ledger()
+        self.lost: dict[str, str] = {}  # whose answers were lost, and why, since the round began
+        self.setup: dict[str, Any] = {}  # how to build this federation again: fields of an Experiment
+        self.plan: Plan | None = None  # how the clients were drawn, where that is known
+        self.facts: dict[str, Any] = {}  # what a result says of it: data, partition, true groups
+        self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
+        self.workers = 1  # processes that an engine may share the work with
+        self.watch: Watch = lambda phase, done, asked: None
+        self._allowed = {"train", "fit", "validation"}
+
+    @abstractmethod
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
+        """Do the work, in chunks of any size and order."""
+
+    @abstractmethod
+    def arrive(self, round: int) -> None:
+        """Find out who can be asked in this round: `online`, and new `names` behind the old ones."""
+
+    @abstractmethod
+    def memory(self) -> tuple[Tree, dict[str, int]]:
+        """What clients keep, as far as the server has it in hand: pages by name, and the rounds they are from."""
+
+    @abstractmethod
+    def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
+        """Give clients back what `memory` told."""
+
+    def close(self) -> None:  # noqa: B027 (most engines hold nothing)
+        """Let go of what an engine holds outside this process."""
+
+    def testing(self) -> Self:
+        """A view through which test rows can be asked for. For `evaluate` only: methods never see them."""
+        view = copy.copy(self)
+        view._allowed = self._allowed | {"test"}
+        return view
+
+    def map(self, task: Task, cohort: Cohort, *, work: Work | None = None, shared: Tree | None = None,
+            each: Tree | None = None, **options: Any) -> Heard:
+        """Ask every client of the cohort to do `task`; all receive `shared`, position p receives row p of `each`."""
+        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options)
+        if call.work.rows not in self._allowed:
+            allowed = ", ".join(sorted(self._allowed))
+            raise UmbelError(f"A method may ask for the rows {allowed}. Got '{call.work.rows}' instead.")
+        started = time.perf_counter()
+        names = [self.names[i] for i in cohort.ids.tolist()]
+        self._bill_down(call, names)
+        expected = task.answers(self.net, **options)
+        answers: Tree = {}
+        heard = torch.zeros(len(cohort.ids), dtype=torch.bool)
+        lost: dict[str, str] = {}
+        done = 0
+        for chunk in self.perform(call):
+            if isinstance(chunk, Silent):
+                lost[names[chunk.position]] = chunk.reason
+                done += 1
+            else:
+                good, reasons = _check(chunk, expected)
+                lost |= {names[position]: reason for position, reason in reasons.items()}
+                if len(good.positions):
+                    self._bill_up(call, names, good)
+                    _place(answers, good, expected, len(heard))
+                    heard[good.positions] = True
+                done += len(chunk.positions)
+            self.watch(cohort.phase, done, len(cohort.ids))
+        self.seconds[cohort.phase] += time.perf_counter() - started
+        self.lost |= lost
+        if not bool(heard.any()):
+            raise NobodyAnswered(lost)
+        return Heard(cohort.ids[heard], _joined(answers, heard), lost)
+
+    def _bill_down(self, call: Call, names: list[str]) -> None:
+        for kind, value in {**call.shared, **call.each}.items():
+            if isinstance(value, Held):
+                amount = tree.nbytes(value.models) // tree.count(value.models)
+            else:
+                amount = tree.nbytes({kind: value}) // (len(names) if kind in call.each else 1)
+            self._bill(call, "down", kind, names, amount)
+
+    def _bill_up(self, call: Call, names: list[str], chunk: Answered) -> None:
+        senders = [names[position] for position in chunk.positions.tolist()]
+        for kind, value in chunk.send.items():
+            amount = tree.nbytes({kind: value}) // len(senders)  # rows of a chunk have one shape
+            self._bill(call, "up", kind, senders, amount)
+
+    def _bill(self, call: Call, direction: str, kind: str, clients: list[str], amount: int) -> None:
+        self.ledger.bill(Line(call.cohort.phase, call.cohort.round, direction, kind, tuple(clients),
+                              (amount,) * len(clients)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, then as before: in torch, and in the linear algebra of numpy and scipy, which has its own.
+
+    Threads change the last bits, and where cores are busy they wait for each other: a small eigenproblem of a signature
+    took seventy times as long on two.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
+    """Part a chunk into what can be believed and, by position, why the rest cannot."""
+    if fault := _misfit(chunk.send, expected):
+        return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
+    floats = [leaf for leaf in tree.named(chunk.send).values() if leaf.is_floating_point()]
+    with one_thread():  # a second one would wait for a core while other processes train
+        if _all_finite([leaf.sum() for leaf in floats]):  # NaN and infinity outlast a sum
+            return chunk, {}
+        finite = torch.ones(len(chunk.positions), dtype=torch.bool)
+        for leaf in floats:
+            finite &= leaf.isfinite().reshape(len(leaf), leaf[0].numel()).all(1).cpu()
+    reasons = {int(position): "not finite" for position in chunk.positions[~finite]}
+    kept = tree.each(lambda leaf: leaf[finite.to(leaf.device)], chunk.send)
+    return Answered(chunk.positions[finite], kept), reasons
+
+
+def _all_finite(numbers: list[Tensor]) -> bool:
+    """Of single numbers: one wait for each device, not one for each number."""
+    devices = {number.device for number in numbers}
+    return all(bool(torch.stack([number for number in numbers if number.device == device]).isfinite().all())
+               for device in devices)
+
+
+def _misfit(send: Any, expected: Any, path: str = "answer") -> str | None:
+    """Why a stacked answer is not what the task promised, or None."""
+    if isinstance(expected, dict):
+        if not isinstance(send, dict) or set(send) != set(expected):
+            return f"{path} has other names than promised"
+        if fault := next((fault for name in expected if (fault := _misfit(send[name], expected[name], name))), None):
+            return fault
+        lengths = {name: send[name].shape[1] for name, leaf in expected.items() if _is_ragged(leaf)}
+        return f"{path} has ragged parts of different lengths {lengths}" if len(set(lengths.values())) > 1 else None
+    leaf: Leaf = expected
+    shape = tuple(send.shape[1:])
+    fits = len(shape) == len(leaf.shape) and all(
+        got <= want.most if isinstance(want, UpTo) else got == want
+        for got, want in zip(shape, leaf.shape, strict=True)
+    )
+    if not fits or send.dtype != leaf.dtype:
+        return f"{path} has shape {shape} and type {send.dtype}, promised were {leaf.shape} and {leaf.dtype}"
+    return None
+
+
+def _is_ragged(leaf: Any) -> bool:
+    return isinstance(leaf, Leaf) and any(isinstance(axis, UpTo) for axis in leaf.shape)
+
+
+def _place(answers: Tree, chunk: Answered, expected: Tree, count: int) -> None:
+    """Write what some of `count` positions sent into its place: nothing is held twice. Counts go to the CPU."""
+    positions = chunk.positions
+    everybody = len(positions) == count and bool((positions[1:] > positions[:-1]).all())  # and in order
+
+    def put(places: Tree, send: Tree, expected: Tree) -> None:
+        for name, leaf in expected.items():
+            if isinstance(leaf, dict):
+                put(places.setdefault(name, {}), send[name], leaf)
+                continue
+            rows = send[name]
+            if _is_ragged(leaf):
+                places.setdefault(name, _Rows()).update(zip(positions.tolist(), rows, strict=True))
+                continue
+            rows = rows if rows.is_floating_point() else rows.cpu()
+            if everybody:
+                places[name] = rows
+                continue
+            if name not in places:
+                places[name] = rows.new_empty(count, *rows.shape[1:])
+            places[name].index_copy_(0, positions.to(rows.device), rows)
+
+    put(answers, chunk.send, expected)
+
+
+class _Rows(dict[int, Tensor]):
+    """Ragged answers by position."""
+
+
+def _joined(answers: Tree, heard: Tensor) -> Tree:
+    """The answers of those who were heard, in the cohort's order; ragged ones are padded."""
+    everybody = bool(heard.all())
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, _Rows):
+            rows = [leaf[position] for position in sorted(leaf)]
+            padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            return Ragged(padded, torch.tensor([len(row) for row in rows]))
+        if isinstance(leaf, dict):
+            return {name: one(part) for name, part in leaf.items()}
+        return leaf if everybody else leaf[heard.to(leaf.device)]
+
+    return {name: one(leaf) for name, leaf in answers.items()}

@@ -1,0 +1,241 @@
+"""Your own sites as a federation on Flower: an app for the server, an app for every site.
+
+    app = umbel.flower.server_app()              # server_app.py
+    app = umbel.flower.client_app(load_data)     # client_app.py: load_data(context) -> (x, y), (x_test, y_test) or None
+
+What is run is said in Flower's run-config (`flwr run . deploy -c 'method="pacfl" rounds=10'`); `CONFIG` has every key.
+The run folder lies on the server. A run that died goes on in a new one with `resume="<run folder>"`.
+"""
+
+import itertools
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from umbel.errors import UmbelError
+from umbel.federation.door import Cohort, Heard
+from umbel.federation.tasks import Task
+from umbel.flower.client import LoadData, node_app, site_of
+from umbel.flower.server import Clock, FlowerFederation, Patience, log
+from umbel.flower.wire import fingerprint
+from umbel.nets import model as models
+from umbel.nets.model import Model
+from umbel.runs import screen
+from umbel.runs.checkpoint import RunFolder, read_json, write_json
+from umbel.runs.experiment import Experiment
+from umbel.runs.recipe import read_toml, to_toml
+from umbel.runs.result import environment
+from umbel.runs.run import Round, Session
+
+__all__ = ["CONFIG", "Patience", "client_app", "server_app"]
+
+CONFIG: dict[str, str | int | float] = {
+    "method": "pacfl",
+    "settings": "",  # of the method and its training, as in "rank=3 cut=gap lr=0.05 epochs=5"
+    "rounds": 10,
+    "fraction": 1.0,
+    "seed": 0,
+    "eval-every": 1,
+    "fine-tune": 0,  # epochs of fine-tuning before the last evaluation
+    "model": "mlp",  # a registered name; with a model of your own, give both apps model=...
+    "shape": "1x28x28",  # of one image: channels x height x width
+    "classes": 10,
+    "mean": 0.0,  # images are scaled to [0, 1], then by these
+    "std": 1.0,
+    "min-nodes": 2,  # the run begins when so many are there
+    "wait": 600.0,  # seconds to wait for them
+    **Patience()._asdict(),
+    "out": "",  # the run folder; by default a new one in ~/umbel-runs, named by method and Flower's number of the run
+    "resume": "",  # a run folder to go on with: then it decides about method, model and rounds
+}
+"""What a run-config may say, with its defaults. An app's own pyproject.toml must list what it wants to change."""
+
+
+def client_app(load_data: LoadData, model: Model | None = None) -> ClientApp:
+    """The app of a site: its data, and its model if that is not one of `umbel list models`.
+
+    A node is configured by the site: `name` (required), `memory-dir`, `device`, and whatever `load_data` reads.
+    """
+    return node_app(lambda context: site_of(context, load_data, model or model_of(_config(context.run_config))))
+
+
+def server_app(model: Model | None = None) -> ServerApp:
+    """The app of the server."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        console = Console(width=120, highlight=False)
+        try:
+            play(grid, context.run_config, str(context.run_id), console, model)
+        except UmbelError as error:
+            console.print(f"Error: {error}", markup=False, soft_wrap=True)
+            raise
+
+    return app
+
+
+def model_of(config: Mapping[str, Any]) -> Model:
+    """The registered model that a run-config describes: the same on both sides."""
+    try:
+        shape = tuple(int(side) for side in str(config["shape"]).split("x"))
+    except ValueError:
+        raise UmbelError(f"A shape is written as in 1x28x28. Got '{config['shape']}' instead.") from None
+    return models.build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
+
+
+def _config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A run-config over the defaults, each value of its default's type."""
+    config: dict[str, Any] = dict(CONFIG)
+    for name, default in CONFIG.items():
+        value = given.get(name, default)
+        if type(value) is not type(default) and not (type(default) is float and type(value) is int):
+            raise UmbelError(f"The '{name}' of a run must be like {default!r}. Got {value!r} instead.")
+        config[name] = type(default)(value)
+    return config
+
+
+def play(grid: Grid, run_config: Mapping[str, Any], number: str, console: Console, model: Model | None = None,
+         clock: Clock | None = None) -> Session:
+    """Run to the end, or go on to it; every round is on disk before the next begins."""
+    config = _config(run_config)
+    session = (_resumed if config["resume"] else _begun)(grid, config, number, model, clock)
+    console.print(f"Run folder: {session.folder.path}", soft_wrap=True)
+    try:
+        _wait_for_nodes(session.fed, config)
+        before: dict[str, int] = {}
+        for done in screen.follow(session, console, session.experiment.method):
+            before = _tell(done, session.fed.names, before, console)
+        info = session.finish().info
+    except BaseException:
+        session.folder.close()
+        raise
+    console.print(screen.result_table(info))
+    for line in screen.result_lines(info):
+        console.print(line, soft_wrap=True)
+    return session
+
+
+def _tell(done: Round, names: list[str], before: dict[str, int], console: Console) -> dict[str, int]:
+    """Say who is in which cluster, when that has changed."""
+    now = dict(zip(names, done.state.labels.tolist(), strict=True))
+    if now != before:
+        members = {label: [name for name, own in now.items() if own == label] for label in sorted(set(now.values()))}
+        for label, inside in members.items():
+            title = "not placed yet" if label < 0 else f"cluster {label}"
+            console.print(f"  {title}: {', '.join(inside)}", soft_wrap=True)
+    return now
+
+
+class Sites(FlowerFederation):
+    """A federation whose list of names is kept in the run folder: rows of a checkpoint are told by it.
+
+    Names are only added, and written before a state can speak of them; so any checkpoint fits the list.
+    """
+
+    def __init__(self, folder: Path, net: Model, grid: Grid, seed: int, run: str, **rest: Any) -> None:
+        super().__init__(net, grid, seed, run=run, **rest)
+        self.roster = folder / "roster.json"
+        self.setup = {"data": "own", "scenario": "sites", "model": net.name, "seed": seed, "engine": "flower"}
+        self.facts = {"data": "own", "data_part": ""}
+
+    def arrive(self, round: int) -> None:
+        """As on any grid, and write down who is new."""
+        known = len(self.names)
+        super().arrive(round)
+        if len(self.names) > known or not self.roster.exists():
+            self.write_down()
+
+    def map(self, task: Task, cohort: Cohort, **rest: Any) -> Heard:
+        """As on any grid, and say how it went: an exchange takes seconds at least."""
+        started = self.clock.now()
+        heard = super().map(task, cohort, **rest)
+        taken, asked = self.clock.now() - started, len(cohort.ids)
+        log.info("%s: %d of %d answers, %.1f s", cohort.phase, len(heard.ids), asked, taken)
+        return heard
+
+    def write_down(self) -> None:
+        """The run's name at the nodes, its model, and the clients in their order."""
+        write_json(self.roster, {"run": self.run, "fingerprint": fingerprint(self.net), "names": self.names})
+
+
+KEPT = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "settings")  # of an Experiment
+
+
+def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None, clock: Clock | None) -> Session:
+    experiment = Experiment(
+        engine="flower", settings=_settings(config["settings"]),
+        **{name: config[name.replace("_", "-")] for name in KEPT if name != "settings"},
+    )
+    if experiment.algorithm().needs_truth:
+        raise UmbelError(f"The method '{experiment.method}' must be told the true groups, and sites have none.")
+    net = model or model_of(config)
+    about = {name: config[name] for name in ("model", "shape", "classes", "mean", "std")} if model is None else {}
+    path = Path(config["out"] or Path.home() / "umbel-runs" / f"{experiment.method}-{number}").expanduser().absolute()
+    recipe = {name: value for name, value in asdict(experiment).items() if name in KEPT}
+    folder = RunFolder.create(path, to_toml({"data": "own", "engine": "flower", **about, **recipe}))
+    fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock)
+    fed.write_down()
+    write_json(path / "env.json", environment(fed))
+    return Session(experiment, fed, experiment.algorithm(), folder, None)
+
+
+def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | None, clock: Clock | None) -> Session:
+    path = Path(config["resume"]).expanduser().absolute()
+    folder = RunFolder.open(path)
+    try:
+        held = read_toml(path / "recipe.toml")
+        if held.get("data") != "own" or not (path / "roster.json").exists():
+            raise UmbelError(f"The run in {path} was not run on sites: resume it with umbel run --resume.")
+        if (path / "result.json").exists():
+            raise UmbelError(f"The run in {path} is finished: there is nothing to resume.")
+        experiment = Experiment(engine="flower", **{name: held[name] for name in KEPT})
+        roster = read_json(path / "roster.json")
+        net = model or model_of(held)
+        if fingerprint(net) != roster["fingerprint"]:
+            raise UmbelError(f"The run in {path} is of another model than this app's.")
+        fed = Sites(path, net, grid, experiment.seed, roster["run"], names=roster["names"],
+                    patience=_patience(config), clock=clock)
+        saved = folder.load(experiment.algorithm().state)
+    except BaseException:
+        folder.close()
+        raise
+    return Session(experiment, fed, experiment.algorithm(), folder, saved)
+
+
+def _settings(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.replace(",", " ").split()]
+    for name, sign, value in pairs:
+        if not (name and sign and value):
+            raise UmbelError(f"Settings are written as in \"rank=3 lr=0.05\". Got '{text}' instead.")
+    return {name: value for name, _, value in pairs}
+
+
+def _patience(config: dict[str, Any]) -> Patience:
+    patience = Patience(**{name: config[name] for name in Patience._fields})
+    if min(patience.deadline, patience.hello, patience.poll) <= 0 or patience.grace < 0 or not 0 < patience.quorum <= 1:
+        raise UmbelError("Deadline, hello and poll are seconds above 0, grace at least 0, the quorum a share in (0, 1]."
+                         f" Got {', '.join(f'{name} {value:g}' for name, value in patience._asdict().items())}.")
+    return patience
+
+
+def _wait_for_nodes(fed: Any, config: dict[str, Any]) -> None:
+    end = fed.clock.now() + config["wait"]
+    for tries in itertools.count(1):
+        fed.arrive(0)
+        there = int(fed.online.sum())
+        if there >= config["min-nodes"]:
+            return
+        if fed.clock.now() >= end:
+            raise UmbelError(f"After {config['wait']:g} s there are {there} nodes of the {config['min-nodes']} that the"
+                             " run is to begin with: start more, or lower min-nodes.")
+        fed.clock.sleep(1.0)
+        if tries % 30 == 0:  # a site that was refused may have been mended by now
+            fed.forgive()

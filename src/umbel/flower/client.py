@@ -1,0 +1,200 @@
+"""A node of a Flower federation: one client, its rows, and a folder for what it remembers.
+
+The node answers two kinds of message: `query.describe` (who are you, and do we mean the same model?) and `train` (do a
+task, which it looks up by name). Its rows never leave it; what a task sends is all that travels.
+"""
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save
+
+from umbel import tree
+from umbel.data.clients import IntArray, Pool, Population
+from umbel.engines.local import Diary, LocalClients, device_of
+from umbel.errors import UmbelError
+from umbel.files import write_atomically
+from umbel.flower.wire import NAME, WORDS, Unbelievable, call_from, digest, fingerprint, record, shown, words
+from umbel.nets.model import Model
+from umbel.tree import Tree
+
+Half: TypeAlias = tuple[NDArray[Any], NDArray[Any]]  # images and labels
+LoadData: TypeAlias = Callable[[Context], tuple[Half, Half | None]]  # training and test rows of this node
+
+log = logging.getLogger("flwr.umbel")  # a child of Flower's logger, so that its handlers show it
+
+
+class Site(NamedTuple):
+    """What a node brings: its one client, the model it was built for, where it remembers, where it computes."""
+
+    people: Population
+    net: Model
+    memory: Path
+    device: torch.device = torch.device("cpu")
+    durable: bool = True  # whether its memory must survive a power cut, or only this run
+
+    @property
+    def name(self) -> str:
+        """The client's."""
+        return self.people.names[0]
+
+
+class DiskDiary(Diary):
+    """A diary whose pages are files, `folder/<name>/<round>.safetensors`: they outlive the process and the node."""
+
+    def __init__(self, folder: Path, durable: bool = True) -> None:
+        self.folder = folder
+        self.durable = durable
+
+    def _rounds(self, name: str) -> list[int]:
+        files = (self.folder / name).glob("*.safetensors")
+        return sorted(int(path.stem) for path in files if path.stem.isdecimal())
+
+    def _page(self, name: str, round: int) -> Path:
+        return self.folder / name / f"{round}.safetensors"
+
+    def read(self, name: str, round: int) -> Tree:
+        """The newest page before `round`, or an empty one."""
+        past = [written for written in self._rounds(name) if written < round]
+        return tree.nested(load_file(self._page(name, past[-1]))) if past else {}
+
+    def write(self, name: str, round: int, keep: Tree) -> None:
+        """Add a page; of older ones only the last stays."""
+        if not keep:
+            return
+        page = {**self.read(name, round), **keep}
+        path = self._page(name, round)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = save({key: leaf.cpu().contiguous().clone() for key, leaf in tree.named(page).items()})
+        write_atomically(path, content, self.durable)
+        for old in self._rounds(name)[:-2]:
+            self._page(name, old).unlink()
+
+    def newest(self) -> tuple[Tree, dict[str, int]]:
+        """Every client's last page, where all their folders are within reach."""
+        names = [each.name for each in self.folder.iterdir()] if self.folder.exists() else []
+        rounds = {name: found[-1] for name in sorted(names) if (found := self._rounds(name))}
+        return {name: self.read(name, round + 1) for name, round in rounds.items()}, rounds
+
+    def restore(self, pages: Tree, rounds: dict[str, int]) -> None:
+        """Undo `newest`."""
+        for name in self.newest()[1]:
+            for round in self._rounds(name):
+                self._page(name, round).unlink()
+        for name, page in pages.items():
+            self.write(name, rounds[name], page)
+
+
+def node_app(find: Callable[[Context], Site]) -> ClientApp:
+    """The Flower app of a node; `find` says what it brings."""
+    app = ClientApp()
+
+    @app.query("describe")
+    def describe(message: Message, context: Context) -> Message:
+        return _reply(message, lambda told: _described(find(context)))
+
+    @app.train()
+    def work(message: Message, context: Context) -> Message:
+        return _reply(message, lambda told: _done(find(context), told, message.content))
+
+    return app
+
+
+def _reply(message: Message, answer: Callable[[dict[str, Any]], tuple[dict[str, Any], RecordDict]]) -> Message:
+    """Answer, or say in one sentence why not. What else goes wrong is told to this site's log alone."""
+    told: dict[str, Any] = {}
+    try:
+        told = words(message.content)
+        said, content = answer(told)
+    except (UmbelError, Unbelievable) as error:
+        said, content = {"refused": str(error)}, RecordDict()
+    except Exception as error:
+        log.exception("A task failed.")
+        said, content = {"refused": f"The task failed at the node with {type(error).__name__}."}, RecordDict()
+    content[WORDS] = ConfigRecord({**said, "call": told.get("call", ""), "digest": digest(content)})
+    return Message(content, reply_to=message)
+
+
+def _described(site: Site) -> tuple[dict[str, Any], RecordDict]:
+    people = site.people
+    if not len(people.train[0]):
+        raise UmbelError(f"A client needs rows to train on, and '{site.name}' has none.")
+    said = {"name": site.name, "train": len(people.train[0]), "test": len(people.test[0]),
+            "fingerprint": fingerprint(site.net), "version": version("umbel")}
+    return said, RecordDict()
+
+
+def _done(site: Site, told: dict[str, Any], content: RecordDict) -> tuple[dict[str, Any], RecordDict]:
+    run, seed = str(told["run"]), int(told["seed"])
+    if not NAME.fullmatch(run):
+        raise UmbelError(f"The name of a run is letters, digits, '.', '_' and '-'. Got '{shown(run)}' instead.")
+    if told["fingerprint"] != fingerprint(site.net):
+        raise UmbelError(f"The model of '{site.name}' is another than the server's.")
+    call = call_from(str(told["about"]), content)
+    clients = LocalClients(site.people, seed, site.device)
+    clients.diary = DiskDiary(site.memory / run, site.durable)
+    net = site.net if site.device.type == "cpu" else site.net.to(site.device)
+    answers = RecordDict()
+    for job in range(len(call.cohort.ids)):
+        answers[str(job)] = record(clients.answer(net, call, job))
+    return {"name": site.name}, answers
+
+
+# A node with its own data -------------------------------------------------------------------------------------------
+
+
+def site_of(context: Context, load_data: LoadData, net: Model) -> Site:
+    """What `load_data` and the node's configuration say: name, data, memory-dir, device."""
+    config = context.node_config
+    name = client_name(context)
+    people = alone(name, net, *load_data(context))
+    home = Path(str(config.get("memory-dir", Path.home() / ".umbel" / "memory"))).expanduser()
+    return Site(people, net, home, device_of(str(config.get("device", "cpu"))))
+
+
+def client_name(context: Context) -> str:
+    """The `name` of the node's configuration; in Flower's simulation the number of its partition."""
+    config = context.node_config
+    if "name" not in config and "partition-id" in config:
+        width = max(3, len(str(int(config.get("num-partitions", 1)) - 1)))
+        return f"c{int(config['partition-id']):0{width}d}"
+    name = str(config.get("name", ""))
+    if not NAME.fullmatch(name):
+        raise UmbelError(
+            "A node needs a name of letters, digits, '.', '_' and '-', as in --node-config 'name=\"site-a\"'."
+            f" Got '{shown(name)}' instead."
+        )
+    return name
+
+
+def alone(name: str, net: Model, train: Half, test: Half | None) -> Population:
+    """A population of one."""
+    halves = [_checked(name, net, *half) for half in (train, test) if half is not None]
+    x, y = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+    rows = np.split(np.arange(len(y)), [len(halves[0][1])])
+    return Population(Pool(x, y), [rows[0]], [rows[1]], np.zeros(1, dtype=np.int64), net.classes, [name])
+
+
+def _checked(name: str, net: Model, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
+    """Images as (rows, channels, height, width), uint8 or float32, with labels that the model knows."""
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim == len(net.shape) and net.shape[0] == 1:
+        x = x[:, None]
+    if x.dtype != np.uint8:
+        x = x.astype(np.float32)
+    if x.shape[1:] != net.shape:
+        raise UmbelError(f"The images of '{name}' must be {net.shape}. They are {x.shape[1:]}.")
+    if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
+        raise UmbelError(f"Every image of '{name}' needs a label, a whole number. Got {len(x)} images, labels"
+                         f" {y.shape} of {y.dtype}.")
+    if len(y) and not 0 <= y.min() <= y.max() < net.classes:
+        raise UmbelError(f"The labels of '{name}' must lie in 0 .. {net.classes - 1}. Got {y.min()} .. {y.max()}.")
+    return x, y.astype(np.int64)

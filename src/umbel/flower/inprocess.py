@@ -1,0 +1,158 @@
+"""Flower without its processes: the same pair of apps, in this very process, for tests and for trying things out.
+
+Deaths, late arrivals and stragglers are plain settings, and time is counted, not waited for.
+"""
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity  # private; a Message cannot be made without it
+
+from umbel.data.clients import Pool, Population
+from umbel.federation.door import Answered, Call, Silent
+from umbel.flower.client import DiskDiary, Site, node_app
+from umbel.flower.server import Clock, FlowerFederation, Patience
+from umbel.nets.model import Model
+from umbel.tree import Tree
+
+
+class OwnGrid(Grid):
+    """What Flower asks of any grid, and umbel's federations do not use."""
+
+    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
+                       ttl: float | None = None) -> Message:
+        """As Flower's own grids do it."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def set_run(self, run: Any) -> None:
+        """There is one, and it is set."""
+
+
+class InProcessGrid(OwnGrid):
+    """Nodes that are function calls. `dead` is who does not answer, `delay` how many seconds an answer takes."""
+
+    def __init__(self, app: ClientApp, configs: Iterable[dict[str, Any]] = (), run_config: Any = None) -> None:
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+        self.app = app
+        self.run_config = dict(run_config or {})
+        self.contexts: dict[int, Context] = {}  # the nodes that are connected
+        self.dead: set[int] = set()
+        self.delay: dict[int, float] = {}
+        self.tamper: Callable[[Message], Message] = lambda reply: reply  # what happens to replies on their way
+        self.pushed: list[list[Message]] = []  # everything that was sent, push by push
+        self.replies: dict[str, tuple[float, Message]] = {}
+        self.time = 0.0
+        self.clock = Clock(lambda: self.time, self._wait)
+        for config in configs:
+            self.connect(**config)
+
+    def _wait(self, seconds: float) -> None:
+        self.time += seconds
+
+    def connect(self, **config: Any) -> int:
+        """A node joins, and gets its number."""
+        node = 1000 + len(self.contexts)
+        while node in self.contexts:
+            node += 1
+        self.contexts[node] = Context(1, node, config, RecordDict(), self.run_config)
+        return node
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let every node do its work at once; when the answer is there is a matter of `delay`."""
+        sent = list(messages)
+        self.pushed.append(sent)
+        for message in sent:
+            message.metadata.__dict__["_message_id"] = key = str(uuid4())
+            node = message.metadata.dst_node_id
+            if node not in self.contexts:
+                reply = Message(Error(5, "Node Unavailable"), reply_to=message)
+            elif node in self.dead:
+                continue
+            else:
+                reply = self.tamper(self.app(message, self.contexts[node]))
+            self.replies[key] = (self.time + self.delay.get(node, 0.0), reply)
+        return [message.metadata.message_id for message in sent]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies that are there by now."""
+        due = [key for key in message_ids if key in self.replies and self.replies[key][0] <= self.time]
+        return [self.replies.pop(key)[1] for key in due]
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Who is connected."""
+        return list(self.contexts)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Not polled: what is there at once."""
+        return self.pull_messages(self.push_messages(messages))
+
+    @property
+    def run(self) -> Any:
+        """There is one."""
+        return None
+
+
+class SimulatedFlower(FlowerFederation):
+    """Flower nodes for the clients of a population, all on this machine, so that their memory is within reach."""
+
+    def __init__(self, net: Model, population: Population, seed: int, grid: Grid, memory: Path,
+                 patience: Patience | None = None, clock: Clock | None = None) -> None:
+        super().__init__(net, grid, seed, run="run", names=list(population.names), patience=patience, clock=clock)
+        self.population = population
+        self.online = torch.from_numpy(population.present(0))
+        self.diary = DiskDiary(memory / self.run, durable=False)
+
+    def arrive(self, round: int) -> None:
+        """A population knows when its clients come and go; those of later rounds are held back."""
+        super().arrive(round)
+        self.online &= torch.from_numpy(self.population.present(round))
+
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
+        """Meet the nodes, if nobody did before; then as on any grid."""
+        if not self.nodes:
+            self._look(call.cohort.round)
+        yield from super().perform(call)
+
+    def _welcome(self, name: str, told: dict[str, Any]) -> None:
+        """Nobody is surprised."""
+
+    def memory(self) -> tuple[Tree, dict[str, int]]:
+        """The last page of every client."""
+        return self.diary.newest()
+
+    def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
+        """Restore the pages."""
+        self.diary.restore(pages, rounds)
+
+
+class InProcessFlower(SimulatedFlower):
+    """An engine: server, messages and nodes as in a deployment, in one process."""
+
+    grid: InProcessGrid
+
+    def __init__(self, net: Model, population: Population, seed: int = 0, *, patience: Patience | None = None) -> None:
+        memory = Path(tempfile.mkdtemp(prefix="umbel-"))
+        self._end = weakref.finalize(self, shutil.rmtree, memory, ignore_errors=True)
+        sites = [Site(one(population, i), net, memory, durable=False) for i in range(len(population.names))]
+        app = node_app(lambda context: sites[int(context.node_config["partition-id"])])
+        grid = InProcessGrid(app, [{"partition-id": i} for i in range(len(sites))])
+        super().__init__(net, population, seed, grid, memory, patience, grid.clock)
+
+
+def one(population: Population, i: int) -> Population:
+    """Client i alone, with its own rows."""
+    train, test = population.train[i], population.test[i]
+    rows = np.concatenate([train, test])
+    pool = Pool(np.asarray(population.pool.x[rows]), np.asarray(population.pool.y[rows]))
+    own = np.split(np.arange(len(rows)), [len(train)])
+    return Population(pool, [own[0]], [own[1]], population.truth[i : i + 1], population.classes, [population.names[i]])

@@ -1,0 +1,259 @@
+"""The server's side of a Flower federation: `map` over a Grid.
+
+One push carries the messages of a call, with different models for different clients; a model that many receive is
+uploaded once. The server polls by itself, until everybody has answered, or a quorum has and a grace has passed, or a
+deadline. Every outcome is found by the message that it answers, since an error does not name the node. What comes back
+is checked before it is believed.
+
+Clients are known by the name that they tell, not by Flower's number for their node.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from httpx import HTTPError
+
+from umbel import tree
+from umbel.federation.door import Answered, Call, Cohort, Federation, Heard, NobodyAnswered, Silent
+from umbel.federation.tasks import Task
+from umbel.flower.wire import NAME, WORDS, Parcels, Unbelievable, asked, digest, fingerprint, promised, shown
+from umbel.flower.wire import words as words_of
+from umbel.nets.model import Model
+from umbel.tree import Tree
+
+log = logging.getLogger("flwr.umbel")  # a child of Flower's logger: `flwr log` shows it
+
+SLACK = 60.0  # seconds that clocks of server and nodes may differ, before Flower takes a message for expired
+LATE = "late"
+
+
+class Patience(NamedTuple):
+    """How long a server waits, in seconds."""
+
+    deadline: float = 600.0  # of one exchange: who has not answered by then is lost for this round
+    quorum: float = 1.0  # share of those asked; when so many have answered, the rest is given ...
+    grace: float = 30.0  # ... this long
+    hello: float = 120.0  # for a node to say who it is
+    poll: float = 0.2
+
+
+class Clock(NamedTuple):
+    """Time, so that tests can have their own."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class FlowerFederation(Federation):
+    """A federation over a Grid. Who is there is found out before each round, and who is new is asked who it is."""
+
+    def __init__(self, net: Model, grid: Grid, seed: int, *, run: str, names: list[str] | None = None,
+                 patience: Patience | None = None, clock: Clock | None = None) -> None:
+        super().__init__(net, list(names or []), seed, torch.device("cpu"))
+        self.grid = grid
+        self.run = run  # nodes keep what they remember under this name
+        self.patience = patience or Patience()
+        self.clock = clock or Clock()
+        self.nodes: dict[str, int] = {}  # name of a client -> its node, as far as it was met in this process
+        self.online[:] = False
+        self._refused: dict[int, tuple[int, int]] = {}  # node -> times refused, round in which it is asked again
+        self._tired: set[str] = set()  # was late in this round, is not asked again before the next
+        self._renamed: set[str] = set()  # whose node answered under another name: it is met anew before the next round
+        self._serial = itertools.count()
+
+    # Who is there -----------------------------------------------------------------------------------------------------
+
+    def arrive(self, round: int) -> None:
+        """Look who is connected; meet the unknown; put new names behind the old ones, in the order of names."""
+        while self._renamed:
+            self.nodes.pop(self._renamed.pop(), None)
+        self._tired.clear()
+        here = self._look(round)
+        self.online = torch.tensor([self.nodes.get(name) in here for name in self.names], dtype=torch.bool)
+
+    def _look(self, round: int) -> set[int]:
+        here = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
+        met = set(self.nodes.values())
+        unknown = [node for node in here if node not in met and self._refused.get(node, (0, round))[1] <= round]
+        if unknown:
+            self._meet({node: here[node] for node in unknown}, set(here), round)
+            self.names += sorted(set(self.nodes) - set(self.names))
+        return set(here)
+
+    def _meet(self, unknown: dict[int, str], here: set[int], round: int) -> None:
+        """Ask nodes who they are. Who is late is asked again next time, who does not fit 1, 2, 4 ... rounds later."""
+        messages = {node: self._message(node, "query.describe", f"describe/{round}", {}) for node in unknown}
+        replies = dict(self._exchange(messages, self.patience.hello, everybody=True))
+        for node in sorted(replies):  # of two that claim one name, it is always the same that gets it
+            try:
+                told = self._words(messages[node], replies[node])
+                name = self._introduced(told, unknown[node], here)
+            except Unbelievable as error:
+                if str(error) != LATE:
+                    times, _ = self._refused.get(node, (0, 0))
+                    self._refused[node] = (times + 1, round + 2**times)
+                _log_lost({f"node {node}": str(error)})
+                continue
+            self._refused.pop(node, None)
+            self.nodes[name] = node
+            self._welcome(name, told)
+
+    def forgive(self) -> None:
+        """Ask refused nodes again when next somebody arrives."""
+        self._refused.clear()
+
+    def _welcome(self, name: str, told: dict[str, Any]) -> None:
+        log.info("%s is here, with %d training and %d test rows.", name, told["train"], told["test"])
+
+    def _introduced(self, told: dict[str, Any], registered: str, here: set[int]) -> str:
+        """The name that a node may have, or why it may not."""
+        name, kinds = told.get("name"), {"train": int, "test": int, "fingerprint": str, "version": str}
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise Unbelievable("has no proper name")
+        if any(type(told.get(key)) is not kind for key, kind in kinds.items()) or told["train"] < 1 or told["test"] < 0:
+            raise Unbelievable(f"calls itself {name}, and does not say what it has")
+        if registered and registered != name:
+            raise Unbelievable(f"calls itself {name}, but its key is registered as {shown(registered)}")
+        if self.nodes.get(name) in here:
+            raise Unbelievable(f"calls itself {name}, a name that another node uses")
+        if told["version"] != version("umbel"):
+            raise Unbelievable(f"calls itself {name}, and has umbel {shown(told['version'])}, not {version('umbel')}")
+        if told["fingerprint"] != fingerprint(self.net):
+            raise Unbelievable(f"calls itself {name}, and has another model than the server")
+        return name
+
+    # What is asked ----------------------------------------------------------------------------------------------------
+
+    def map(self, task: Task, cohort: Cohort, **rest: Any) -> Heard:
+        """As on any engine; what was lost, here or at the door, is logged with the client's name."""
+        try:
+            heard = super().map(task, cohort, **rest)
+        except NobodyAnswered as error:
+            _log_lost(error.lost)
+            raise
+        _log_lost(heard.lost)
+        return heard
+
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
+        """One message to each client of the cohort, however often it stands there."""
+        places: dict[str, list[int]] = {}
+        for position, client in enumerate(call.cohort.ids.tolist()):
+            places.setdefault(self.names[client], []).append(position)
+        parcels, expected = Parcels(call), call.task.answers(self.net, **call.options)
+        messages, owner = {}, {}
+        for name, positions in places.items():
+            if name in self._tired or name not in self.nodes:
+                reason = LATE if name in self._tired else "away"
+                yield from (Silent(position, reason) for position in positions)
+                continue
+            node = self.nodes[name]
+            title = f"{call.task.name}/{call.cohort.phase}/{call.cohort.round}"
+            told = asked(call, len(positions))
+            messages[node] = self._message(node, "train", title, parcels.of(positions), about=told)
+            owner[node] = name
+        for node, reply in self._exchange(messages, self.patience.deadline):
+            name, positions = owner[node], places[owner[node]]
+            try:
+                answers = self._answers(messages[node], reply, name, len(positions), expected)
+            except Unbelievable as error:
+                if str(error) == LATE:
+                    self._tired.add(name)
+                yield from (Silent(position, str(error)) for position in positions)
+                continue
+            for position, send in zip(positions, answers, strict=True):
+                yield Answered(torch.tensor([position]), tree.stack([send]))
+
+    def _message(self, node: int, kind: str, title: str, inputs: dict[str, Any], **said: Any) -> Message:
+        """A message that lives as long as its answer is waited for."""
+        content = RecordDict(dict(inputs))
+        content[WORDS] = ConfigRecord({
+            "call": f"{self.run}/{title}/{next(self._serial)}", "run": self.run, "seed": self.seed,
+            "fingerprint": fingerprint(self.net), **said,
+        })
+        wait = self.patience.hello if kind == "query.describe" else self.patience.deadline
+        return Message(content, node, kind, ttl=wait + SLACK)
+
+    # What comes back --------------------------------------------------------------------------------------------------
+
+    def _exchange(self, messages: dict[int, Message], deadline: float,
+                  everybody: bool = False) -> Iterator[tuple[int, Message | str]]:
+        """Push once, then hand out replies as they come; who stays silent is told at the end, as late."""
+        if not messages:
+            return
+        pushed = set(self.grid.push_messages(list(messages.values())))
+        waiting = {message.metadata.message_id: node for node, message in messages.items()}
+        for node in [waiting.pop(key) for key in set(waiting) - pushed]:
+            yield node, "could not be reached"
+        end, answered = self.clock.now() + deadline, 0
+        enough = len(messages) if everybody else self.patience.quorum * len(messages)
+        while waiting and self.clock.now() < end:
+            for key in list(waiting):
+                for reply in self._pull(key):
+                    node, answered = waiting.pop(key), answered + 1
+                    yield node, reply
+                    break
+            if answered >= enough:
+                end, enough = min(end, self.clock.now() + self.patience.grace), len(messages) + 1
+            if waiting:
+                self.clock.sleep(max(self.patience.poll, 0.005 * len(waiting)))
+        for node in waiting.values():
+            yield node, LATE
+
+    def _pull(self, key: str) -> list[Message | str]:
+        """The reply to one message, if it is there. One at a time: a reply that cannot be read costs no other."""
+        try:
+            return [each for each in self.grid.pull_messages([key]) if each.metadata.reply_to_message_id == key]
+        except (OSError, HTTPError):  # the SuperLink cannot be reached: that is no fault of a client's
+            raise
+        except Exception:
+            return ["cannot be read"]
+
+    def _words(self, message: Message, reply: Message | str) -> dict[str, Any]:
+        """The words of a reply that answers this very message."""
+        if isinstance(reply, str):
+            raise Unbelievable(reply)
+        if reply.has_error():
+            raise Unbelievable(f"gave no answer: error {reply.error.code}, {shown(reply.error.reason)}")
+        if not reply.has_content():
+            raise Unbelievable("is empty")
+        told = words_of(reply.content)
+        if "refused" in told:
+            raise Unbelievable(f"refused: {shown(told['refused'])}")
+        if told.get("call") != words_of(message.content)["call"]:
+            raise Unbelievable("answers another call")
+        return told
+
+    def _answers(self, message: Message, reply: Message | str, name: str, jobs: int, expected: Tree) -> list[Tree]:
+        """What a client sends, as far as it can be believed before its shapes are looked at."""
+        told = self._words(message, reply)
+        assert isinstance(reply, Message)
+        if told.get("name") != name:
+            self._renamed.add(name)
+            raise Unbelievable(f"answers under the name {shown(told.get('name'))}")
+        if set(told) != {"call", "name", "digest"} or set(reply.content) != {WORDS, *map(str, range(jobs))}:
+            raise Unbelievable("has other parts than promised")
+        answers = [promised(reply.content[str(job)], expected) for job in range(jobs)]
+        if told["digest"] != digest(reply.content):
+            raise Unbelievable("was changed on its way")
+        return answers
+
+    # What clients keep is with them -----------------------------------------------------------------------------------
+
+    def memory(self) -> tuple[Tree, dict[str, int]]:
+        """Nothing: it lies at the nodes, under the name of the run."""
+        return {}, {}
+
+    def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
+        """Nodes find their pages themselves: asked for round r, they read the newest before r."""
+
+
+def _log_lost(lost: Mapping[str, str]) -> None:
+    for name, reason in lost.items():
+        log.warning("Lost: %s: %s.", name, reason)

@@ -1,0 +1,199 @@
+"""What travels between a Flower server and its nodes, and how it is read without being believed.
+
+A message holds one `ConfigRecord` of plain words and one `ArrayRecord` for each thing that is sent. Tensors go by path
+names, as in files. Nothing that arrives is unpickled, imported or evaluated; an array's bytes are looked at before
+memory is taken for them.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from umbel import tree
+from umbel.data.clients import Work
+from umbel.errors import UmbelError
+from umbel.federation.door import Call, Cohort
+from umbel.federation.tasks import COUNT, TASKS, Leaf, UpTo
+from umbel.nets.model import Model
+from umbel.tree import Held, Tree
+
+WORDS = "words"  # the record of plain words in every message
+HEADER = 256  # bytes: more than numpy writes before an array's numbers
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client or a run: also a folder's name
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+LONGEST = 300  # letters of a sentence from outside that are shown
+
+
+class Unbelievable(ValueError):
+    """What arrived is not what was asked for. The message is the reason, for the log and the result."""
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def words(content: RecordDict) -> dict[str, Any]:
+    """The plain words of a message."""
+    record = content.get(WORDS)
+    if not isinstance(record, ConfigRecord):
+        raise Unbelievable("has no words")
+    return dict(record)
+
+
+def shown(text: object) -> str:
+    """Words from outside, fit for a log: printable, and not long."""
+    return "".join(sign if sign.isprintable() else "?" for sign in str(text)[:LONGEST])
+
+
+@lru_cache(maxsize=16)
+def fingerprint(net: Model) -> str:
+    """Sixteen hex digits that two models share only when one can take the other's place."""
+    layers = [(name, tuple(leaf.shape), str(leaf.dtype)) for name, leaf in net.module.named_parameters()]
+    about = [net.shape, net.classes, net.head, net.mean.flatten().tolist(), net.std.flatten().tolist(), sorted(layers)]
+    return blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+def record(values: Tree) -> ArrayRecord:
+    """A tree of tensors as it travels."""
+    held = ArrayRecord()
+    for name, leaf in tree.named(values).items():
+        if str(leaf.dtype).removeprefix("torch.") not in DTYPES:
+            raise UmbelError(f"Tensors travel as {', '.join(DTYPES)}. Got {leaf.dtype} for '{name}'.")
+        held[name] = Array(leaf.detach().cpu().contiguous().numpy())
+    return held
+
+
+def tensors(held: object) -> Tree:
+    """Undo `record`."""
+    if not isinstance(held, ArrayRecord):
+        raise Unbelievable("has no arrays")
+    try:
+        return tree.nested({name: _tensor(array) for name, array in held.items()})
+    except (AttributeError, TypeError) as error:  # `a` and `a/b` in one record
+        raise Unbelievable("has names that contradict each other") from error
+
+
+def _tensor(array: Array) -> Tensor:
+    """One array, from numpy's own format of version 1 and no other."""
+    try:
+        return _decoded(array)
+    except Unbelievable:
+        raise
+    except Exception as error:  # numpy's reader of headers raises many kinds
+        raise Unbelievable("cannot be read") from error
+
+
+def _decoded(array: Array) -> Tensor:
+    stream = BytesIO(array.data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise Unbelievable("is in another format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=HEADER)
+    said = (array.stype, array.dtype, tuple(array.shape))
+    if fortran or said != ("numpy.ndarray", str(dtype), shape) or str(dtype) not in DTYPES or not dtype.isnative:
+        raise Unbelievable("contradicts itself about its type or shape")
+    start = stream.tell()
+    if min(shape, default=0) < 0 or len(array.data) - start != dtype.itemsize * int(np.prod(shape, dtype=object)):
+        raise Unbelievable("has more or fewer numbers than its shape says")
+    return torch.from_numpy(np.frombuffer(array.data, dtype, offset=start).reshape(shape).copy())
+
+
+def digest(records: Mapping[str, Any]) -> str:
+    """Of all arrays under their names: numbers that were changed on their way are seen."""
+    found = blake2b(digest_size=16)
+    for name in sorted(name for name, held in records.items() if isinstance(held, ArrayRecord)):
+        for path in sorted(records[name]):
+            array = records[name][path]
+            found.update(json.dumps([name, path, array.dtype, list(array.shape), len(array.data)]).encode())
+            found.update(array.data)
+    return found.hexdigest()
+
+
+def promised(held: object, expected: Tree) -> Tree:
+    """The tensors of an answer that has the names and at most the bytes that its task promised.
+
+    Shapes, types and finite numbers are looked at by the federation's door, here and for every other engine.
+    """
+    leaves: dict[str, Leaf] = tree.named(expected)  # type: ignore[assignment]
+    if not isinstance(held, ArrayRecord) or set(held) != set(leaves):
+        raise Unbelievable("answer has other names than promised")
+    for name, leaf in leaves.items():
+        if len(held[name].data) > most(leaf):
+            raise Unbelievable(f"has {len(held[name].data):,} bytes for '{name}', at most {most(leaf):,} are due")
+    found = tensors(held)
+    for name, tensor in tree.named(found).items():
+        if leaves[name] == COUNT and tensor.dim() == 0 and int(tensor) < 0:
+            raise Unbelievable(f"counts below zero in '{name}'")
+    return found
+
+
+def most(leaf: Leaf) -> int:
+    """Bytes that an array may have at most, framing included."""
+    sides = [axis.most if isinstance(axis, UpTo) else axis for axis in leaf.shape]
+    return HEADER + leaf.dtype.itemsize * int(np.prod(sides, dtype=object))
+
+
+# Calls ----------------------------------------------------------------------------------------------------------------
+
+
+class Parcels:
+    """The inputs of one call as records: what several clients receive is one record, so that it is uploaded once."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.shared = {f"shared.{kind}": record({kind: value}) for kind, value in call.shared.items()}
+        self.models: dict[tuple[str, int], ArrayRecord] = {}
+
+    def of(self, positions: list[int]) -> dict[str, ArrayRecord]:
+        """What a client receives that stands at these positions of the cohort (mostly one)."""
+        return self.shared | {
+            f"{job}.{kind}": self._own(kind, value, position)
+            for job, position in enumerate(positions) for kind, value in self.call.each.items()
+        }
+
+    def _own(self, kind: str, value: Any, position: int) -> ArrayRecord:
+        if isinstance(value, Held):
+            index = int(value.index[position])
+            if (kind, index) not in self.models:
+                self.models[kind, index] = record({kind: tree.take(value.models, index)})
+            return self.models[kind, index]
+        return record({kind: tree.take(value, position) if isinstance(value, dict) else value[position]})
+
+
+def asked(call: Call, jobs: int) -> str:
+    """What a call is beside its inputs, as JSON."""
+    return json.dumps({"task": call.task.name, "round": call.cohort.round, "phase": call.cohort.phase,
+                       "work": list(call.work), "options": call.options, "jobs": jobs})
+
+
+def call_from(about: str, content: RecordDict) -> Call:
+    """Undo `asked` and `Parcels`, at a node: its client stands at all positions of the cohort.
+
+    A task is looked up among those that the node itself has registered.
+    """
+    told = json.loads(about)
+    if told["task"] not in TASKS:
+        raise UmbelError(f"There is no task '{shown(told['task'])}' at this node.")
+    jobs = int(told["jobs"])
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in told["options"].items()}
+    inputs = {name: tensors(held) for name, held in content.items() if name != WORDS}
+
+    def under(prefix: str) -> Tree:
+        return {kind: leaf for name, held in inputs.items() if name.startswith(f"{prefix}.")
+                for kind, leaf in held.items()}
+
+    each = [under(str(job)) for job in range(jobs)]
+    cohort = Cohort(torch.zeros(jobs, dtype=torch.long), int(told["round"]), str(told["phase"]))
+    epochs, steps, batch, rows = told["work"]
+    work = Work(int(epochs), int(steps), int(batch), str(rows))
+    return Call(TASKS[told["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options)

@@ -1,0 +1,91 @@
+"""How good the models are for the clients, and how near the clusters come to the truth.
+
+The only module that sees test rows. Three accuracies, one task from three starting points: the cluster's model as it
+was sent, the same after fine-tuning, and what the client was left with after its own last training.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import (
+    adjusted_mutual_info_score,
+    adjusted_rand_score,
+    homogeneity_completeness_v_measure,
+)
+
+from umbel.federation import tasks
+from umbel.algorithms.base import Algorithm, State, can_remember
+from umbel.data.clients import Work
+from umbel.federation.door import Cohort, Federation, NobodyAnswered
+from umbel.tree import Held
+
+ACCURACIES = ("cluster_model", "fine_tuned", "last_local")
+
+
+def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, become: tuple[str, ...] = (),
+             epochs: int = 0) -> dict[str, dict[str, float]]:
+    """Accuracy, loss and test rows of every placed client that can be asked, by name, after `round` rounds."""
+    ids = (fed.online & (state.labels >= 0)).nonzero().flatten()
+    if not len(ids):
+        return {}
+    only = fed.net.head_names if algorithm.tuned_layers == "head" else ()
+    try:
+        heard = fed.testing().map(
+            tasks.score, Cohort(ids, round, "evaluate"),
+            work=Work(epochs=epochs, batch=algorithm.local.batch, rows="test"),
+            each={"model": Held(state.models, state.labels[ids])}, become=become, only=only,
+            **algorithm.local.options,
+        )
+    except NobodyAnswered:  # a round that nobody could score is no reason to end a run
+        return {}
+    hits, size, loss = (heard.answers[name].tolist() for name in ("hits", "size", "loss"))
+    return {
+        fed.names[i]: {"accuracy": hit / max(1, rows), "loss": each, "rows": rows}
+        for i, hit, rows, each in zip(heard.ids.tolist(), hits, size, loss, strict=True)
+        if rows  # a site of a real federation may have no test rows: it is not scored
+    }
+
+
+def current(fed: Federation, algorithm: Algorithm, state: State, round: int) -> dict[str, dict[str, float]]:
+    """What clients would use now: the cluster's model, or what the method makes of it."""
+    return accuracy(fed, algorithm, state, round, algorithm.own)
+
+
+def final(fed: Federation, algorithm: Algorithm, state: State, round: int,
+          epochs: int) -> dict[str, dict[str, dict[str, float]] | None]:
+    """The three accuracies of every client; what does not exist is None. `epochs` = 0 leaves out fine-tuning."""
+    remembers = can_remember(fed) or "remembered" in algorithm.own  # such a method keeps it whatever its size
+    return {
+        "cluster_model": accuracy(fed, algorithm, state, round) if algorithm.has_cluster_model else None,
+        "fine_tuned": accuracy(fed, algorithm, state, round, (*algorithm.own, "fine_tune"), epochs) if epochs else None,
+        "last_local": accuracy(fed, algorithm, state, round, ("remembered",)) if remembers else None,
+    }
+
+
+def summary(clients: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Over clients, in [0, 1]: mean, standard deviation, mean of the worst tenth, mean weighted by test rows."""
+    scores = np.array([client["accuracy"] for client in clients.values()])
+    rows = np.array([client["rows"] for client in clients.values()])
+    if not len(scores):
+        return {}
+    worst = np.sort(scores)[: -(-len(scores) // 10)]
+    return {
+        "mean": float(scores.mean()),
+        "std": float(scores.std()),
+        "worst_decile": float(worst.mean()),
+        "weighted": float((scores * rows).sum() / max(1, rows.sum())),
+        "over": len(scores),
+    }
+
+
+def agreement(labels: Sequence[int], truth: Sequence[int]) -> dict[str, float]:
+    """How far clusters and true groups agree: 1 is perfect; chance is 0 for the adjusted scores."""
+    homogeneity, completeness, v_measure = homogeneity_completeness_v_measure(truth, labels)
+    return {
+        "ari": float(adjusted_rand_score(truth, labels)),
+        "ami": float(adjusted_mutual_info_score(truth, labels)),
+        "homogeneity": float(homogeneity),
+        "completeness": float(completeness),
+        "v_measure": float(v_measure),
+    }

@@ -1,0 +1,106 @@
+"""A client that comes when a run has ended: which cluster is it in, and which model should it use?"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from umbel import tree
+from umbel.runs import evaluate
+from umbel.runs.checkpoint import RunFolder, read_json
+from umbel.data import formats
+from umbel.data.clients import Pool, Population
+from umbel.data.plans import load_plan
+from umbel.data.sources import DATASETS, checked
+from umbel.errors import UmbelError
+from umbel.runs.experiment import Experiment
+from umbel.federation.door import Cohort, NobodyAnswered
+from umbel.federation.tasks import TASKS
+from umbel.tree import Held, Params, Stack
+
+MIXED = (3, 32, 32)  # images of a scenario that brings several data sets
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Where a newcomer was placed."""
+
+    name: str
+    cluster: int
+    members: int  # clients of the run in that cluster; 0 = the newcomer is like nobody, and founds it
+    model: Params  # the cluster's, fine-tuned where that was asked for
+    accuracy: float | None  # of the cluster's model on the newcomer's test rows, where it has some
+    fine_tuned: float | None
+
+
+def admit(run: Path, file: Path, name: str | None = None, epochs: int = 0) -> Admission:
+    """Place the client whose rows are in an npz file (x_train, y_train; x_test, y_test if it has some).
+
+    The run folder stays as it was; only the newcomer's own rows are looked at.
+    """
+    info = _finished(run)
+    held = Experiment.from_toml(run / "recipe.toml")
+    if held.method == "oracle":
+        raise UmbelError("The oracle is told the true groups, and a newcomer's is not known. Take another method.")
+    known = list(info["clusters"]["labels"])
+    name = name or file.stem
+    if name in known:
+        raise UmbelError(f"A newcomer needs a name of its own. '{name}' is a client of {run}: give another by --name.")
+    people = _alone(file, held, known, name, load_plan(run / "partition.npz").classes)
+    fed = replace(held, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
+    algorithm = held.algorithm()
+    folder = RunFolder.open(run)
+    try:
+        saved = folder.load(algorithm.state)
+    finally:
+        folder.close()
+    assert saved is not None
+    state = saved.on(fed.device)
+    state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
+    newcomer = torch.tensor([len(known)])
+    fed.online = torch.arange(len(known) + 1) == newcomer
+    try:
+        state = algorithm.admit(fed, state, Cohort(newcomer, saved.round + 1, "admit"))
+    except NobodyAnswered as error:
+        raise UmbelError(f"The client in {file} could not be placed: {error}.") from error
+    label = int(state.labels[-1])
+    become = (*algorithm.own, *(["fine_tune"] if epochs else []))  # as evaluate does it, but the model comes out
+    model: Held | Stack = Held(state.models, state.labels[newcomer])
+    for step in become:
+        options = algorithm.local.options if step == "fine_tune" else {}
+        heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, "evaluate"), each={"model": model},
+                        work=algorithm.local.work._replace(epochs=epochs), **options)
+        model = heard.answers["model"]
+    stack = model.rows(torch.tensor([0])) if isinstance(model, Held) else model
+
+    def score(become: tuple[str, ...]) -> float | None:
+        found = evaluate.accuracy(fed, algorithm, state, saved.round + 1, become, epochs)
+        return found[name]["accuracy"] if name in found else None
+
+    tested = len(people.test[-1]) > 0
+    members = Counter(info["clusters"]["labels"].values())[label]
+    return Admission(name, label, members, tree.take(stack, 0), score(algorithm.own) if tested else None,
+                     score(become) if tested and epochs else None)
+
+
+def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:
+    if not (run / "result.json").is_file():
+        raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {run}.")
+    found: dict[str, dict[str, dict[str, int]]] = read_json(run / "result.json")
+    return found
+
+
+def _alone(file: Path, held: Experiment, known: list[str], name: str, classes: int) -> Population:
+    """The newcomer with its rows, behind the clients of the run, whose rows are elsewhere."""
+    shape = DATASETS[held.data].shape if held.data else MIXED
+    halves = formats.client_npz(file)
+    parts = [checked(piece, "this run", shape, classes) for piece in halves]
+    rows = np.split(np.arange(sum(len(y) for _, y in parts)), np.cumsum([len(y) for _, y in parts])[:-1])
+    none = np.empty(0, dtype=np.int64)
+    pool = Pool(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
+    return Population(
+        pool, [*[none] * len(known), rows[0]], [*[none] * len(known), rows[1] if len(rows) > 1 else none],
+        np.zeros(len(known) + 1, dtype=np.int64), classes, [*known, name], facts={"groups": 0},
+    )

@@ -1,0 +1,153 @@
+"""What a person sees while a run goes on and when it is done."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from umbel.runs.run import Round, Session
+
+WORDS = {
+    "cluster_model": "the cluster's model",
+    "fine_tuned": "the same, fine-tuned",
+    "last_local": "the client's own last",
+}
+
+
+def follow(session: Session, console: Console, name: str, quiet: bool = False) -> Iterator[Round]:
+    """Hand the rounds on, showing progress: a live bar on a terminal, plain lines elsewhere."""
+    if quiet:
+        yield from session.rounds()
+    elif console.is_terminal:
+        with _bar(session, console, name) as show:
+            for done in session.rounds():
+                show(done)
+                yield done
+    else:
+        for done in session.rounds():
+            if line := _line(done, session.total):
+                console.print(f"{name}  {line}", highlight=False, soft_wrap=True)
+            yield done
+
+
+def _line(done: Round, total: int) -> str:
+    if done.index < 0:
+        return ""
+    score = done.record.get("accuracy")
+    parts = [f"round {done.index + 1}/{total}", f"clusters {done.record['clusters']}"]
+    parts += [f"accuracy {100 * score['mean']:.2f} %"] if score else []
+    parts += [f"lost {len(done.record['lost'])} answers"] if done.record["lost"] else []
+    return "  ".join([*parts, f"{done.record['seconds']['wall']:.1f} s"])
+
+
+@contextmanager
+def _bar(session: Session, console: Console, name: str) -> Iterator[Any]:
+    rest = Column(ratio=1, no_wrap=True, overflow="crop")  # what an 80-column terminal leaves
+    columns = (
+        TextColumn("[bold]{task.description}"), BarColumn(bar_width=max(10, 30 - len(name))), MofNCompleteColumn(),
+        TextColumn("{task.fields[score]}"), TimeElapsedColumn(), TextColumn("[dim]left"), TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[phase]}", table_column=rest),
+    )
+    with Progress(*columns, console=console, expand=True) as progress:
+        start = session.saved.round + 1 if session.saved else 0
+        bar = progress.add_task(name, total=session.total, completed=start, score="", phase="")
+
+        def watch(phase: str, done: int, asked: int) -> None:
+            progress.update(bar, phase=f"{phase} {done}/{asked}")
+
+        def show(done: Round) -> None:
+            score = done.record.get("accuracy")
+            progress.update(bar, completed=done.index + 1)
+            if score:
+                progress.update(bar, score=f"[green]{100 * score['mean']:.2f} %")
+
+        session.fed.watch = watch
+        yield show
+        progress.update(bar, phase="")
+
+
+def result_table(info: Mapping[str, Any]) -> Group:
+    """One finished run."""
+    title = f"{info['method']} on {info['data']}, {info['scenario']}, {info['clients']} clients, seed {info['seed']}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("accuracy of")
+    for column in ("mean ± std", "worst tenth", "weighted by rows"):
+        table.add_column(column, justify="right")
+    for kind, words in WORDS.items():
+        mark = "[bold]" if kind == info["headline"] else ""
+        score = info["accuracy"][kind]
+        if score is None:
+            table.add_row(words, "–", "–", "–")
+        else:
+            table.add_row(f"{mark}{words}", f"{mark}{100 * score['mean']:.2f} ± {100 * score['std']:.2f}",
+                          f"{100 * score['worst_decile']:.2f}", f"{100 * score['weighted']:.2f}")
+    return Group(table, _note("Accuracy in % on clients' own test rows; ± standard deviation over clients."))
+
+
+def _note(text: str) -> Text:
+    """What stands below a table: not wrapped to its width."""
+    return Text(text, style="dim italic")
+
+
+def result_lines(info: Mapping[str, Any]) -> list[str]:
+    """Clusters, cost and time in words."""
+    clusters, moved, seconds = info["clusters"], info["bytes"], info["seconds"]
+    truth = f", ARI against the true groups {clusters['ari']:.2f}" if clusters["ari"] is not None else ""
+    unplaced = f", {clusters['unplaced']} clients not placed" if clusters["unplaced"] else ""
+    lost = f"  Answers lost: {', '.join(f'{n} {why}' for why, n in info['lost'].items())}." if info["lost"] else ""
+    return [
+        f"Clusters: {clusters['count']}{truth}{unplaced}.{lost}",
+        *_why(clusters["why"]),
+        f"Moved: {size(moved['down'])} to the clients, {size(moved['up'])} from them.",
+        f"Time: {seconds['total']:.1f} s, {seconds['per_round']:.2f} s a round, on {info['device']}.",
+    ]
+
+
+def _why(why: Mapping[str, Any]) -> list[str]:
+    parts = [f"cut at {why['cut']:.4g}"] if "cut" in why else []
+    parts += [f"score {why['score']:.3f}, of {why['tried']} partitions tried"] if why.get("tried", 0) > 1 else []
+    if "hopkins" in why:
+        pull, push = why["variation"]
+        parts.append(f"Hopkins {why['hopkins']:.2f}, c_v of pull and push {pull:.2f} and {push:.2f}")
+    return [f"Why: {'; '.join(parts)}."] if parts else []
+
+
+def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
+    """Several methods side by side."""
+    several = lines[0]["seeds"] > 1
+    over = f"over {lines[0]['seeds']} seeds" if several else "over clients (one seed)"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
+                  header_style="bold")
+    table.add_column("method", no_wrap=True)
+    for column in ("accuracy", "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "moved",
+                   "time\n(s)"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for line in lines:
+        spread = line["accuracy_std_over_seeds"] if several else line["accuracy_std_over_clients"]
+        counts = sorted(set(line["clusters"]))
+        table.add_row(
+            line["method"], f"[bold]{100 * line['accuracy']:.2f} ± {100 * spread:.2f}",
+            *("–" if line[kind] is None else f"{100 * line[kind]:.1f}" for kind in WORDS),
+            f"{100 * line['worst_decile']:.1f}", f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}",
+            "–" if line["ari"] is None else f"{line['ari']:.2f}", size(line["bytes_down"] + line["bytes_up"]),
+            f"{line['seconds']:.1f}" if line["seconds"] < 100 else f"{line['seconds']:.0f}",
+        )
+    return Group(table, _note(
+        f"Accuracy in %, mean over clients; ± standard deviation {over}.\n"
+        "The first is the one of the next three that the method is judged by.\n"
+        "k: clusters. ARI: agreement with the true groups, 1 is perfect.",
+    ))
+
+
+def size(amount: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError

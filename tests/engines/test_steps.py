@@ -1,0 +1,66 @@
+"""Training side by side: the work done, and what cannot be done."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import LOCAL, SEED, play, tiny_population, vectorised
+from torch import nn
+
+from umbel.algorithms import FedAvg
+from umbel.data.clients import Work, batches
+from umbel.engines.steps import widths
+from umbel.errors import UmbelError
+from umbel.nets.model import wrap
+
+
+def test_widths_of_twenty():
+    """Nine widths serve a cohort of twenty."""
+    assert widths(20) == [1, 2, 3, 4, 6, 8, 12, 16, 20]
+    assert widths(1) == [1]
+    assert widths(100)[-1] == 100
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_unequal_clients_waste_little(alpha, seed):
+    """Under Dirichlet(0.25) amounts, the steps computed are at most 1.5 times the real ones."""
+    rng = np.random.default_rng(seed)
+    sizes = np.maximum(5, 60_000 * rng.dirichlet([alpha] * 100)).astype(int)[:20]
+    lengths = sorted((-(-size // 10) for size in sizes), reverse=True)
+    known, work = widths(20), 0
+    for turn in range(lengths[0]):
+        going = sum(length > turn for length in lengths)
+        work += next(width for width in known if width >= going)
+    assert work <= 1.5 * sum(lengths)
+
+
+def test_batches_are_an_array():
+    """Each epoch is a permutation; its last batch ends in -1; a number of steps cuts the epochs."""
+    rows = np.arange(7)
+    drawn = batches(rows, Work(epochs=2, batch=3), np.random.default_rng(0))
+    assert drawn.shape == (6, 3)
+    for epoch in drawn.reshape(2, 9):
+        assert sorted(epoch[:7]) == rows.tolist()
+        assert (epoch[7:] == -1).all()
+    assert batches(rows, Work(steps=4, batch=3), np.random.default_rng(0)).tolist() == drawn[:4].tolist()
+    assert batches(rows, Work(epochs=2, batch=0), np.random.default_rng(0)).shape == (2, 7)
+    assert batches(rows[:0], Work(epochs=2, batch=3), np.random.default_rng(0)).shape == (0, 3)
+
+
+class Moody(nn.Module):
+    """Looks at its data before it decides what to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.out(x.flatten(1) if x.sum() > 0 else -x.flatten(1))
+        return y
+
+
+def test_a_model_that_cannot_be_vectorised_is_told_so():
+    """One sentence that names the model and the loop engine; no silent way out."""
+    fed = vectorised(wrap(Moody, (1, 3, 3), 3, name="moody"), tiny_population(), SEED)
+    with pytest.raises(UmbelError, match=r"'moody' cannot be vectorised over clients.*--engine loop"):
+        play(FedAvg(LOCAL), fed)

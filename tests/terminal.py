@@ -1,0 +1,32 @@
+"""What tests of the command line share: the answer to a typed command, and what it left behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+SMALL = ("--clients", "4", "--rounds", "2", "--epochs", "1", "--batch", "100", "--device", "cpu")
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Umbel = Callable[..., Said]
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Everything under a folder."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def start(*words: str, cwd: Path) -> "subprocess.Popen[str]":
+    """The command in its own process, which hears Ctrl-C even where the shell had it ignored."""
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import umbel.cli as c; c.main()"
+    quiet = {name: value for name, value in os.environ.items() if name != "UMBEL_DATA"}
+    return subprocess.Popen([sys.executable, "-c", program, *words], cwd=cwd, text=True, env=quiet,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
