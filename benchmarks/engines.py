@@ -47,7 +47,7 @@ def plain(net: models.Model, people: Population) -> None:
 
 
 def one_round(fed: Federation) -> None:
-    algorithm = FedAvg(LOCAL)
+    algorithm = FedAvg(local=LOCAL)
     algorithm.round(fed, algorithm.init(fed, 0), Cohort(torch.arange(len(fed.names)), 0))
 
 

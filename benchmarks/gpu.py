@@ -43,7 +43,7 @@ WORK = [  # model, shape, clients, precisions
 
 
 def one_round(fed: Federation) -> tuple[Stack, float]:
-    algorithm = FedAvg(LOCAL)
+    algorithm = FedAvg(local=LOCAL)
     state = algorithm.init(fed, 0)
     torch.cuda.synchronize()
     started = time.perf_counter()

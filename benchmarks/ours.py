@@ -25,7 +25,7 @@ if __name__ == "__main__":
     fed = ENGINES[job["engine"]](net, population(tuple(job["shape"]), job["clients"], job["rows"]))
     fed.workers = job["workers"]
     torch.set_num_threads(max(1, job["workers"]))
-    algorithm, seconds = FedAvg(LOCAL), []
+    algorithm, seconds = FedAvg(local=LOCAL), []
     state = algorithm.init(fed, 0)
     for index in range(job["rounds"] + 1):
         started = time.perf_counter()

@@ -58,7 +58,7 @@ def federation() -> umbel.Federation:
 
 
 if __name__ == "__main__":
-    for method in (umbel.FedAvg(LOCAL), ByClasses(LOCAL)):
+    for method in (umbel.FedAvg(local=LOCAL), ByClasses(local=LOCAL)):
         result = umbel.run(method, federation(), rounds=ROUNDS)
         found = result.info["clusters"]
         print(f"{type(method).__name__:9} accuracy {100 * result.accuracy:.1f} %, {found['count']} clusters,"

@@ -128,18 +128,18 @@ def _pretrained(model: int) -> tuple[int, int]:
 
 ONE = {"cut": "count", "clusters": 1}
 ALL: dict[str, Entry] = {
-    "fedavg": Entry(lambda local, truth: FedAvg(local), _averaging, lambda local, n: FedAvg(local)),
-    "fedprox": Entry(lambda local, truth: FedProx(0.1, local), _averaging, lambda local, n: FedProx(0.0, local)),
-    "fedavg-ft": Entry(lambda local, truth: FedAvgFT(local), _averaging, lambda local, n: FedAvgFT(local)),
-    "fednova": Entry(lambda local, truth: FedNova(local),  # + 8: the number of steps
+    "fedavg": Entry(lambda local, truth: FedAvg(local=local), _averaging, lambda local, n: FedAvg(local=local)),
+    "fedprox": Entry(lambda local, truth: FedProx(0.1, local=local), _averaging, lambda local, n: FedProx(0.0, local=local)),
+    "fedavg-ft": Entry(lambda local, truth: FedAvgFT(local=local), _averaging, lambda local, n: FedAvgFT(local=local)),
+    "fednova": Entry(lambda local, truth: FedNova(local=local),  # + 8: the number of steps
                      lambda model: _plus(_averaging(model), (0, 2 * M * 8))),
-    "scaffold": Entry(lambda local, truth: Scaffold(replace(local, momentum=0.0)),  # model and control, both ways
+    "scaffold": Entry(lambda local, truth: Scaffold(local=replace(local, momentum=0.0)),  # model and control, both ways
                       lambda model: (2 * M * 2 * model, 2 * M * (2 * model + 8))),
     "perfedavg": Entry(lambda local, truth: PerFedAvg(outer=0.1, local=replace(local, momentum=0.0)), _averaging),
     "lg": Entry(lambda local, truth: LGFedAvg(1, local=local), lambda model: _training(2 * M, HEAD),
                 lambda local, n: LGFedAvg(9, local=local)),
-    "solo": Entry(lambda local, truth: Solo(local), lambda model: (0, 2 * M * 8)),
-    "oracle": Entry(lambda local, truth: Oracle(truth, local), _averaging, lambda local, n: Oracle((0,) * n, local),
+    "solo": Entry(lambda local, truth: Solo(local=local), lambda model: (0, 2 * M * 8)),
+    "oracle": Entry(lambda local, truth: Oracle(truth, local=local), _averaging, lambda local, n: Oracle((0,) * n, local=local),
                     finds_truth=True),
     "pacfl": Entry(  # three vectors of nine numbers with their class, and the size
         lambda local, truth: PACFL(local=local), lambda model: _plus((0, N * (3 * (36 + 8) + 8)), _averaging(model)),

@@ -28,7 +28,7 @@ def test_fedavg_by_hand_gives_the_librarys_numbers(engine):
     people = umbel.Population(umbel.Pool(x, y), train, test, np.zeros(hand.CLIENTS, dtype=np.int64), 10)
     fed = umbel.simulate(people, model=hand.network, seed=hand.SEED, engine=engine, device="cpu")
     local = umbel.Local(lr=hand.LR, momentum=hand.MOMENTUM, epochs=hand.EPOCHS, batch=hand.BATCH)
-    result = umbel.run(umbel.FedAvg(local), fed, rounds=hand.ROUNDS, fine_tune=0)
+    result = umbel.run(umbel.FedAvg(local=local), fed, rounds=hand.ROUNDS, fine_tune=0)
     weights, accuracy = hand.fedavg()
     assert all(np.allclose(weights[name], result.models[name][0], atol=1e-5) for name in weights)
     assert result.accuracy == pytest.approx(accuracy, abs=1e-6)
@@ -55,13 +55,13 @@ def test_your_method_finds_the_groups(capsys):
     example = load("your_method")
     runpy.run_path(str(EXAMPLES / "your_method.py"), run_name="__main__")
     assert capsys.readouterr().out.count("accuracy") == 2
-    one, groups = (umbel.run(method(example.LOCAL), example.federation(), rounds=example.ROUNDS, fine_tune=0)
+    one, groups = (umbel.run(method(local=example.LOCAL), example.federation(), rounds=example.ROUNDS, fine_tune=0)
                    for method in (umbel.FedAvg, example.ByClasses))
     assert groups.info["clusters"]["ari"] == 1.0
     assert groups.accuracy > one.accuracy + 0.2
     # Of five groups in blocks of four, the last is not there at the start, nor is one member of the fourth.
     setup = umbel.Experiment(scenario=example.SCENARIO, clients=example.CLIENTS, join="5@2").resolved()
     fed, _ = setup.build(*setup.draw())
-    grown = umbel.run(example.ByClasses(example.LOCAL), fed, rounds=4, fine_tune=0)
+    grown = umbel.run(example.ByClasses(local=example.LOCAL), fed, rounds=4, fine_tune=0)
     assert [(done["clusters"], done["unplaced"]) for done in grown.records] == [(4, 5), (4, 5), (4, 5), (5, 0), (5, 0)]
-    assert grown.labels.tolist() == fed.facts["truth"]
+    assert grown.labels.tolist() == list(fed.provenance.truth)

@@ -36,9 +36,11 @@ from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
 from umbel.nets.networks import MODELS
-from umbel.runs.experiment import Experiment, simulate
+from umbel.runs.experiment import Experiment
 from umbel.runs.result import Result
-from umbel.runs.run import Round, Session, rounds, run
+from umbel.runs.run import Round, rounds
+from umbel.runs.session import Session, run
+from umbel.runs.simulate import simulate
 from umbel.tree import Held
 
 __all__ = [  # noqa: RUF022 (registries, methods, nouns, verbs)

@@ -8,9 +8,13 @@ class UmbelError(ValueError):
     """A wrong input. The message names the thing, the rule and the value; the CLI prints it and exits with 2."""
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The question after the near spelling, or nothing where no known name is near."""
+    near = get_close_matches(name, sorted(known), n=1)
+    return f"Did you mean '{near[0]}'?" if near else ""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UmbelError:
     """The sentence for a name that is not in a registry, with the near spelling."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(names)}."
-    return UmbelError(f"There is no {kind} '{name}'. {hint}")
+    return UmbelError(f"There is no {kind} '{name}'. {nearest(name, names) or 'Known: ' + ', '.join(names) + '.'}")

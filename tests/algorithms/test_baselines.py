@@ -36,7 +36,7 @@ def mean(models, weights):
 def test_fednova_with_equal_steps_is_fedavg(momentum):
     """One full batch an epoch is the same number of steps for everybody."""
     local = Local(lr=0.1, momentum=momentum, epochs=3, batch=0)
-    assert gap(play(FedNova(local), fed()).models, play(FedAvg(local), fed()).models) < 1e-6
+    assert gap(play(FedNova(local=local), fed()).models, play(FedAvg(local=local), fed()).models) < 1e-6
 
 
 def test_fednova_normalises_by_effective_steps():
@@ -91,7 +91,7 @@ def test_scaffold_equals_its_box():
 def test_scaffold_runs_without_momentum_and_scales_when_it_has_some():
     """Public codes divide by steps x lr whatever the momentum; their controls grow 1 / (1 - m) times too large."""
     assert Scaffold().local.momentum == 0
-    with_it, without_it = (play(Scaffold(replace(LOCAL, momentum=m, epochs=20)), fed(), rounds=1) for m in (0.5, 0.0))
+    with_it, without_it = (play(Scaffold(local=replace(LOCAL, momentum=m, epochs=20)), fed(), rounds=1) for m in (0.5, 0.0))
     ratio = tree.flat(tree.stack([with_it.control])).norm() / tree.flat(tree.stack([without_it.control])).norm()
     assert 0.3 < float(ratio) < 1.5
 

@@ -125,7 +125,7 @@ def test_pacfl_with_a_threshold_near_zero_is_solo(threshold):
     """Every client is a cluster, whose model is that client's own training, bit for bit."""
     fed, alone = tiny(), tiny()
     state = play(PACFL(cut="value", threshold=threshold, local=LOCAL), fed)
-    play(Solo(LOCAL), alone)
+    play(Solo(local=LOCAL), alone)
     assert state.labels.tolist() == [0, 1, 2, 3, 4, 5]
     for i, name in enumerate(fed.names):
         assert gap(tree.take(state.models, i), alone.memory()[0][name]["last"]) == 0
@@ -134,7 +134,7 @@ def test_pacfl_with_a_threshold_near_zero_is_solo(threshold):
 def test_pacfl_with_a_large_threshold_is_fedavg():
     """No two subspaces are farther apart than 90 degrees."""
     a = play(PACFL(cut="value", threshold=90.0, local=LOCAL), tiny())
-    b = play(FedAvg(LOCAL), tiny())
+    b = play(FedAvg(local=LOCAL), tiny())
     assert torch.equal(tree.flat(a.models), tree.flat(b.models))
 
 
@@ -319,7 +319,7 @@ def test_cflgt_describes_clients_on_the_pretrained_model_and_starts_from_it():
     state = method.init(fed, SEED)
     for index in range(2):
         state = method.round(fed, state, Cohort(tensor([0, 3]), index))
-    global_model = tree.take(play(FedAvg(LOCAL), tiny(), rounds=2).models, 0)
+    global_model = tree.take(play(FedAvg(local=LOCAL), tiny(), rounds=2).models, 0)
     assert gap(state.evidence["anchor"], global_model) == 0
     assert all(gap(tree.take(state.models, k), global_model) == 0 for k in range(tree.count(state.models)))
     assert state.labels[state.evidence["exemplars"]].tolist() == list(range(tree.count(state.models)))
@@ -367,7 +367,7 @@ def test_kmeans_clusters_the_local_weights_of_the_last_pretraining_round():
     for k in range(2):
         centre = ends[state.labels == k].mean(0)
         assert state.evidence["centres"][k].tolist() == pytest.approx(centre.tolist(), abs=1e-6)
-    after = tree.take(play(FedAvg(LOCAL), tiny(), rounds=2).models, 0)
+    after = tree.take(play(FedAvg(local=LOCAL), tiny(), rounds=2).models, 0)
     assert gap(tree.take(state.models, 0), after) == gap(tree.take(state.models, 1), after) == 0
     assert ari(state, TRUTH) == 1
 
@@ -420,7 +420,7 @@ def test_fedgroup_leaves_clients_beyond_its_sample_unplaced():
 def test_fedprox_holds_clients_near_a_copy_of_the_global_model():
     """F_i(w) + mu/2 ||w - w_g||^2 with a w_g that does not move along: a large mu must be felt."""
     fed = tiny()
-    method = FedProx(1.0, LOCAL)
+    method = FedProx(1.0, local=LOCAL)
     before = method.init(fed, SEED)
     cohort = Cohort(tensor([3]), 0)
     anchor = {name: leaf.clone() for name, leaf in tree.take(before.models, 0).items()}
@@ -439,7 +439,7 @@ def test_ifca_assigns_by_training_loss_and_never_by_test_loss():
     people = tiny_population()
     crossed = replace(people, test=[people.test[i] for i in (1, 0, 3, 2, 5, 4)])
     fed = LoopEngine(tiny_model(), crossed, SEED)
-    told = play(Oracle(TRUTH, LOCAL), tiny())  # a model for each group
+    told = play(Oracle(TRUTH, local=LOCAL), tiny())  # a model for each group
     state = replace(IFCA(2, local=LOCAL).init(fed, SEED), models=told.models)
     chosen = IFCA(2, local=LOCAL).admit(fed, state, Cohort(EVERYBODY, 0, "admit"))
     assert chosen.labels.tolist() == list(TRUTH)
@@ -453,7 +453,7 @@ def test_ifca_assigns_by_training_loss_and_never_by_test_loss():
 def test_ifca_chooses_anew_in_every_round():
     """Labels of the cohort follow the models; those of others stay."""
     fed = tiny()
-    told = play(Oracle(TRUTH, LOCAL), tiny())
+    told = play(Oracle(TRUTH, local=LOCAL), tiny())
     swapped = replace(told, labels=1 - told.labels)
     after = IFCA(2, local=LOCAL).round(fed, swapped, Cohort(tensor([0, 1]), 1))
     assert after.labels.tolist() == [0, 1, 1, 0, 1, 0]

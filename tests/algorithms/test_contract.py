@@ -16,7 +16,7 @@ from umbel.engines import LoopEngine
 from umbel.errors import UmbelError
 from umbel.federation import ledger
 from umbel.federation.door import Cohort
-from umbel.federation.tasks import score
+from umbel.federation.scoring import score
 from umbel.runs import evaluate
 from umbel.runs.checkpoint import RunFolder
 from umbel.runs.run import rounds
@@ -41,7 +41,7 @@ def test_every_method_is_in_the_contract():
 def test_equals_fedavg_in_its_trivial_setting(name, engine):
     """In the setting that its entry names, a method is FedAvg, bit for bit."""
     n = len(SIZES)
-    plain = play(FedAvg(LOCAL), ENGINES[engine](model(), people(), SEED))
+    plain = play(FedAvg(local=LOCAL), ENGINES[engine](model(), people(), SEED))
     same = play(ALL[name].trivial(LOCAL, n), ENGINES[engine](model(), people(), SEED))
     assert torch.equal(tree.flat(plain.models), tree.flat(same.models))
     assert torch.equal(plain.labels, same.labels)

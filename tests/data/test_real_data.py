@@ -10,7 +10,7 @@ import umbel
 from umbel.clustering.proximity import column_angle, euclidean, symmetric
 from umbel.clustering.signatures import leading_vectors
 from umbel.data.sources import load
-from umbel.federation.tasks import train
+from umbel.federation.training import train
 from umbel.runs.evaluate import agreement
 from umbel.tree import Ragged
 
@@ -22,8 +22,8 @@ LOCAL = umbel.Local(lr=0.01, momentum=0.0, epochs=10, batch=32)  # the Comparati
 def test_the_oracle_beats_one_model_on_rotated_images():
     """Fashion-MNIST, 48 clients, four rotations: a model per rotation is far ahead after four rounds already."""
     fed = umbel.simulate("fashion-mnist", scenario="rotation-4", model="mlp", seed=42, data_dir=REAL, device="cpu")
-    one = umbel.run(umbel.FedAvg(LOCAL), fed, rounds=4, eval_every=4, fine_tune=0)
-    groups = umbel.run(umbel.Oracle(tuple(fed.facts["truth"]), LOCAL), fed, rounds=4, eval_every=4, fine_tune=0)
+    one = umbel.run(umbel.FedAvg(local=LOCAL), fed, rounds=4, eval_every=4, fine_tune=0)
+    groups = umbel.run(umbel.Oracle(fed.provenance.truth, local=LOCAL), fed, rounds=4, eval_every=4, fine_tune=0)
     assert groups.accuracy > one.accuracy + 0.1
     assert groups.info["clusters"]["ari"] == 1
 
@@ -58,10 +58,10 @@ def test_pacfl_finds_the_four_data_sets_of_mix_4():
     fed.online[86:] = False  # USPS, the last fourteen clients, is not there yet
     method = umbel.PACFL()
     state = method.init(fed, 0)
-    assert agreement(state.labels[:86].tolist(), fed.facts["truth"][:86])["ari"] == 1
+    assert agreement(state.labels[:86].tolist(), fed.provenance.truth[:86])["ari"] == 1
     fed.online[:] = True
     state = method.admit(fed, state, umbel.Cohort(torch.arange(86, 100), 1, "admit"))
-    assert agreement(state.labels.tolist(), fed.facts["truth"])["ari"] == 1
+    assert agreement(state.labels.tolist(), fed.provenance.truth)["ari"] == 1
 
 
 @pytest.mark.slow
@@ -98,5 +98,5 @@ def test_cflgt_finds_five_groups_or_none(scenario, clusters):
     method = umbel.CFLGT(pretrain=0, local=local)  # the paper pre-trains for 25 rounds; the groups show at once
     state = method.init(fed, 0)
     assert int(state.labels.max()) + 1 == clusters
-    assert agreement(state.labels.tolist(), fed.facts["truth"])["ari"] >= 0.95
+    assert agreement(state.labels.tolist(), fed.provenance.truth)["ari"] >= 0.95
     assert (float(state.evidence["hopkins"]) > 0.75) == (clusters > 1)

@@ -28,7 +28,7 @@ def _always_worth_it(monkeypatch):
     monkeypatch.setattr(simulator, "WORTH", 0.0)
 
 
-@pytest.mark.parametrize("method", [FedAvg(LOCAL), FedProx(0.1, LOCAL), Solo(LOCAL), Oracle(TRUTH, LOCAL)],
+@pytest.mark.parametrize("method", [FedAvg(local=LOCAL), FedProx(0.1, local=LOCAL), Solo(local=LOCAL), Oracle(TRUTH, local=LOCAL)],
                          ids=lambda method: type(method).__name__)
 def test_workers_change_no_bit(method):
     """Models, labels and what clients remember are the same for one process and for two workers."""
@@ -45,13 +45,13 @@ def test_workers_change_no_bit(method):
 def test_workers_end_with_their_engine():
     """Processes and the folder that told them about the clients are gone."""
     fed = engine(2)
-    play(FedAvg(LOCAL), fed, rounds=1)
+    play(FedAvg(local=LOCAL), fed, rounds=1)
     crew = fed.crews[0]
     processes = [worker.process for worker in crew.workers]
     fed.close()
     assert all(process.poll() is not None for process in processes)
     assert not crew.folder.exists()
-    play(FedAvg(LOCAL), fed, rounds=1)  # and a new crew comes when there is work again
+    play(FedAvg(local=LOCAL), fed, rounds=1)  # and a new crew comes when there is work again
     assert fed.crews[0] is not crew
     fed.close()
 
@@ -59,18 +59,18 @@ def test_workers_end_with_their_engine():
 def test_a_worker_that_dies_is_told():
     """A killed worker is an error, not a wait for ever."""
     fed = engine(1 + 1)
-    play(FedAvg(LOCAL), fed, rounds=1)
+    play(FedAvg(local=LOCAL), fed, rounds=1)
     for worker in fed.crews[0].workers:
         worker.process.kill()
         worker.process.wait()
     with pytest.raises((RuntimeError, BrokenPipeError)):
-        play(FedAvg(LOCAL), fed, rounds=1)
+        play(FedAvg(local=LOCAL), fed, rounds=1)
 
 
 def test_what_has_no_name_stays_at_home():
     """A model that another process could not build is trained in this one."""
     fed = engine(2, tiny_model())
-    play(FedAvg(LOCAL), fed, rounds=1)
+    play(FedAvg(local=LOCAL), fed, rounds=1)
     assert not fed.crews
 
 
@@ -78,7 +78,7 @@ def test_small_work_starts_no_process(monkeypatch):
     """Starting workers costs seconds: it must pay."""
     monkeypatch.setattr(simulator, "WORTH", 5.0)
     fed = engine(2)
-    play(FedAvg(LOCAL), fed, rounds=1)
+    play(FedAvg(local=LOCAL), fed, rounds=1)
     assert not fed.crews
     assert np.isfinite(fed.seconds["train"])
 
@@ -110,19 +110,19 @@ def test_half_an_answer_is_none():
 def test_training_leaves_the_model_that_was_sent_alone():
     """Steps write over what they carry, never over what the server holds or another client is sent."""
     fed = engine(1)
-    state = FedAvg(LOCAL).init(fed, SEED)
+    state = FedAvg(local=LOCAL).init(fed, SEED)
     before = tree.flat(state.models).clone()
-    FedAvg(LOCAL).round(fed, state, Cohort(torch.arange(len(fed.names)), 0))
+    FedAvg(local=LOCAL).round(fed, state, Cohort(torch.arange(len(fed.names)), 0))
     assert torch.equal(tree.flat(state.models), before)
 
 
 def test_memory_is_flat_over_rounds():
     """After a few rounds as many tensors are alive as after many: nothing is kept that is not read again."""
     fed = engine(1)
-    play(FedAvg(LOCAL), fed, rounds=3)
+    play(FedAvg(local=LOCAL), fed, rounds=3)
     counts = []
     for rounds in (3, 12):
-        play(FedAvg(LOCAL), fed, rounds=rounds)
+        play(FedAvg(local=LOCAL), fed, rounds=rounds)
         gc.collect()
         counts.append(sum(1 for thing in gc.get_objects() if type(thing) is torch.Tensor))
     assert counts[0] == counts[1]

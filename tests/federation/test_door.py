@@ -156,7 +156,7 @@ def test_a_sample_does_not_depend_on_the_order_of_clients():
     a, b = (ENGINES["loop"](tiny_model(), tiny_population(order), SEED) for order in orders)
     for index in range(5):
         mine, theirs = (
-            {fed.names[i] for i in sample(fed, FedAvg(LOCAL).init(fed, 0), index, 0.5).ids.tolist()} for fed in (a, b)
+            {fed.names[i] for i in sample(fed, FedAvg(local=LOCAL).init(fed, 0), index, 0.5).ids.tolist()} for fed in (a, b)
         )
         assert mine == theirs
         assert len(mine) == 3
@@ -166,7 +166,7 @@ def test_three_lost_rounds_end_a_run_with_the_usual_cause():
     """A learning rate that explodes is named, not looped over."""
     fed = fed_of("loop")
     with pytest.raises(UmbelError, match=r"3 rounds in a row were lost.*lr 1e\+30"):
-        list(rounds(FedAvg(LOCAL.__class__(lr=1e30, epochs=3)), fed, rounds=9))
+        list(rounds(FedAvg(local=LOCAL.__class__(lr=1e30, epochs=3)), fed, rounds=9))
 
 
 def test_a_task_name_belongs_to_one_task():

@@ -21,7 +21,9 @@ from umbel.data.clients import Work
 from umbel.engines import LoopEngine
 from umbel.federation import ledger
 from umbel.federation.door import Cohort, NobodyAnswered
-from umbel.federation.tasks import TASKS, score, train
+from umbel.federation.scoring import score
+from umbel.federation.tasks import TASKS
+from umbel.federation.training import train
 from umbel.flower import server
 from umbel.flower.client import DiskDiary
 from umbel.flower.inprocess import InProcessFlower
@@ -59,7 +61,7 @@ def trained(fed, ids=EVERYBODY, round=0):
 def test_a_round_is_one_push_and_each_model_travels_once():
     """Six clients of two clusters: one push of six messages, in which two records of models are shared."""
     fed = flower()
-    state = play(Oracle(TRUTH, LOCAL), fed, rounds=1)
+    state = play(Oracle(TRUTH, local=LOCAL), fed, rounds=1)
     pushes = [push for push in fed.grid.pushed if push[0].metadata.message_type == "train"]
     assert [len(push) for push in pushes] == [6]
     records = [message.content["0.model"] for message in pushes[0]]
@@ -70,7 +72,7 @@ def test_a_round_is_one_push_and_each_model_travels_once():
     assert len(stored) == layers  # both models are still the first one: content is what counts
 
 
-@pytest.mark.parametrize("method", [FedAvg(LOCAL), Scaffold(replace(LOCAL, momentum=0.0)), PACFL(local=LOCAL),
+@pytest.mark.parametrize("method", [FedAvg(local=LOCAL), Scaffold(local=replace(LOCAL, momentum=0.0)), PACFL(local=LOCAL),
                                     FLAG(gradient_epochs=2, local=LOCAL)], ids=lambda method: type(method).__name__)
 def test_the_bill_is_what_was_serialised(method):
     """Bytes of numbers, exactly; Flower's framing on top is at most 1,024 a message and 640 an array."""
@@ -176,7 +178,7 @@ def test_nobody_left_is_a_lost_round_and_three_end_the_run():
     with pytest.raises(NobodyAnswered, match="late"):
         trained(fed)
     with pytest.raises(ValueError, match="3 rounds in a row were lost"):
-        list(rounds(FedAvg(LOCAL), fed, rounds=5))
+        list(rounds(FedAvg(local=LOCAL), fed, rounds=5))
 
 
 # Who is let in --------------------------------------------------------------------------------------------------------
@@ -344,7 +346,7 @@ def test_a_bad_answer_is_refused_and_the_round_goes_on(kind, caplog):
         return reply
 
     fed.grid.tamper = tamper
-    result = run(FedAvg(LOCAL), fed, rounds=1, fine_tune=0)
+    result = run(FedAvg(local=LOCAL), fed, rounds=1, fine_tune=0)
     assert [record["trained"] for record in result.records] == [[], [0, 2, 3, 4, 5]]
     assert re.search(reason, result.records[1]["lost"]["c001"])
     assert sum(result.info["lost"].values()) == 1
@@ -451,7 +453,7 @@ def test_memory_is_on_disk_in_two_generations(tmp_path):
 
 def test_memory_outlives_the_nodes():
     """A node that starts afresh remembers: SCAFFOLD's control variates are the same as without the restart."""
-    method = Scaffold(replace(LOCAL, momentum=0.0))
+    method = Scaffold(local=replace(LOCAL, momentum=0.0))
     fed, loop = flower(), LoopEngine(tiny_model(), tiny_population(), SEED)
     state = play(method, fed, rounds=2)
     for context in fed.grid.contexts.values():

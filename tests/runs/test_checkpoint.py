@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from umbel.runs import checkpoint
 from umbel.algorithms import ALGORITHMS, State
-from umbel.runs.checkpoint import RunFolder, read_json, write_json
 from umbel.errors import UmbelError
+from umbel.runs import checkpoint
+from umbel.runs.checkpoint import RunFolder, read_json, write_json
 from umbel.runs.experiment import Experiment
 from umbel.runs.run import Session
 

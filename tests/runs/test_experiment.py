@@ -198,14 +198,14 @@ def test_simulate_and_a_recipe_make_the_same_federation() -> None:
     experiment = Experiment(scenario="rotation-4", clients=8, seed=2).resolved()
     built, _ = experiment.build(*experiment.draw())
     made = simulate(scenario="rotation-4", clients=8, seed=2)
-    assert made.facts == built.facts
+    assert made.provenance.truth == built.provenance.truth
     assert all(np.array_equal(made.clients.rows(i, "train"), built.clients.rows(i, "train")) for i in range(8))
 
 
 def test_a_saved_result_is_a_run_folder_that_runs_again(tmp_path: Path) -> None:
     """`result.save` keeps a complete recipe: how it was tested as well as how it was trained."""
     fed = simulate(scenario="rotation-4", clients=8, seed=1)
-    result = run(FedAvg(Local(epochs=1)), fed, rounds=3, fraction=0.5, eval_every=2, average_last=2, fine_tune=2)
+    result = run(FedAvg(local=Local(epochs=1)), fed, rounds=3, fraction=0.5, eval_every=2, average_last=2, fine_tune=2)
     folder = result.save(tmp_path / "mine")
     experiment = Experiment.from_toml(folder / "recipe.toml")
     again = run(

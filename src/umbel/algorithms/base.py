@@ -1,8 +1,8 @@
 """The contract every method signs, and the round that most of them share."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -10,22 +10,14 @@ from torch import Tensor
 from umbel import tree
 from umbel.clustering.signatures import losses
 from umbel.data.clients import Work
-from umbel.federation import tasks
+from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.tasks import Loop
-from umbel.tree import Held, Stack, Tree
+from umbel.federation.training import train
+from umbel.fields import check, choice, number, refuse_unknown
+from umbel.tree import Held, Params, Stack, Tree
 
 REMEMBER = 256 * 2**20  # bytes: above, clients of a simulation do not keep their last local model
-
-
-def number(default: Any, **rule: float) -> Any:
-    """A hyper-parameter with its allowed range: `number(0.01, gt=0)`; rules are ge, gt, le, lt. Checked at the edge."""
-    return field(default=default, metadata=rule)
-
-
-def choice(default: str | None, *allowed: str) -> Any:
-    """A hyper-parameter that is one of a few words."""
-    return field(default=default, metadata={"one_of": allowed})
 
 
 @dataclass(frozen=True)
@@ -36,16 +28,30 @@ class Local:
     momentum: float = number(0.5, ge=0, lt=1)
     epochs: int = number(10, ge=1)
     batch: int = number(10, ge=0)  # 0 = all rows at once
+    rows: str = choice("train", "train", "fit")  # fit: all but the validation rows, by which the best round is kept
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """A misspelt setting is refused with the near spelling."""
+        refuse_unknown(cls, named, "local training")
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        check(self, "local training")
 
     @property
     def work(self) -> Work:
         """One round's work."""
-        return Work(epochs=self.epochs, batch=self.batch)
+        return Work(epochs=self.epochs, batch=self.batch, rows=self.rows)
 
     @property
     def options(self) -> dict[str, Any]:
         """What a step of training needs to know."""
         return {"lr": self.lr, "momentum": self.momentum}
+
+
+def training(**defaults: Any) -> Any:
+    """The field `local` of a method, given by name alone: `local: Local = training(momentum=0.0)`."""
+    return field(default=Local(**defaults), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,18 @@ class State:
     labels: Tensor  # (n,) which of them each client holds; -1 = not placed yet
     evidence: Tree = field(default_factory=dict)  # why the clusters are what they are; newcomers and reports read it
 
+    def grow(self, anchor: Params, clusters: int = 1) -> Self:
+        """The same state with more clusters behind the old ones, each starting from the anchor."""
+        if not clusters:
+            return self
+        near = tree.to(tree.stack([anchor]), tree.device_of(self.models))
+        return replace(self, models=tree.cat([self.models, *[near] * clusters]))
+
 
 class Algorithm(ABC):
     """A frozen dataclass of hyper-parameters with its paper's defaults, and three verbs."""
 
+    name: ClassVar[str]  # what a person types; by default the class's own name
     local: Local
     state: ClassVar[type[State]] = State  # what a checkpoint is read back as
     pretrain: int = 0  # rounds before clusters are formed; they come on top of the rounds asked for
@@ -68,10 +82,38 @@ class Algorithm(ABC):
     has_cluster_model: ClassVar[bool] = True  # whether the server's models classify by themselves
     tuned_layers: str = "all"  # what fine-tuning changes: all layers, or the head
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """Refuse what would land in the wrong place: Local as the first setting, a misspelt setting, one of Local's."""
+        for name in named:
+            if is_dataclass(cls) and hasattr(Local, name) and not hasattr(cls, name):
+                raise UmbelError(f"The '{name}' of local training is set by {cls.__name__}(local=Local({name}=...)).")
+        if any(isinstance(value, Local) for value in given):
+            raise UmbelError(f"Local training is given by name: {cls.__name__}(local=Local(...)).")
+        if is_dataclass(cls):
+            refuse_unknown(cls, named, cls.name)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        if is_dataclass(self):
+            check(self, self.name)
+
     @property
     def needs_truth(self) -> bool:
         """Whether the method, as set, must be told the true groups; then its field `truth` is filled in."""
         return False
+
+    def why(self, state: State) -> str:
+        """Why the clusters are what they are, in a sentence without its full stop; nothing where nobody chose."""
+        return ""
+
+    def personal(self, sent: Params, kept: Tree) -> Params:
+        """The model that a client uses, of the one it was sent and what it kept: the tasks `own`, as plain values."""
+        return sent
 
     @abstractmethod
     def init(self, fed: Federation, seed: int) -> State:
@@ -121,7 +163,7 @@ def train_from_clusters(fed: Federation, state: State, cohort: Cohort, local: Lo
                         **options: Any) -> Heard:
     """Send each client its cluster's model and let it train."""
     return fed.map(
-        task or tasks.train, cohort, work=local.work, each={"model": Held(state.models, state.labels[cohort.ids])},
+        task or train, cohort, work=local.work, each={"model": Held(state.models, state.labels[cohort.ids])},
         **{"keep": can_remember(fed), **local.options, **options},
     )
 

@@ -10,8 +10,9 @@ from umbel import tree
 from umbel.algorithms.base import Local, State, name_order
 from umbel.clustering.linkage import canonical, means
 from umbel.clustering.proximity import euclidean
-from umbel.federation import tasks
 from umbel.federation.door import Cohort, Federation
+from umbel.federation.phases import SIGNATURE
+from umbel.federation.training import train
 from umbel.tree import Tree
 
 FAR = 1.5  # like nobody: this many times farther from every centre than the farthest member is from its own
@@ -37,14 +38,14 @@ def centred(fed: Federation, ids: Tensor, points: Tensor, found: Tensor, anchor:
 
 def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Local) -> State:
     """Newcomers train from the model that the others' weights came from, and join the nearest centre."""
-    heard = fed.map(tasks.train, newcomers._replace(round=0, phase="signature"), work=local.work, keep=False,
+    heard = fed.map(train, newcomers._replace(round=0, phase=SIGNATURE), work=local.work, keep=False,
                     shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **local.options)
     return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
 
 
 def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, measure: Measure) -> State:
     """Each of `who` joins its nearest centre, or founds a cluster around itself, which the next one may join."""
-    labels, models, evidence = state.labels.clone(), state.models, state.evidence
+    labels, evidence, known = state.labels.clone(), state.evidence, len(state.evidence["centres"])
     centres = evidence["centres"]
     for client, point in zip(who.tolist(), points.cpu()[:, None], strict=True):
         apart = measure(point, centres)[0]
@@ -52,7 +53,7 @@ def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, mea
         if float(apart.min()) > float(evidence["cut"]):
             labels[client] = len(centres)
             centres = torch.cat([centres, point.to(centres.dtype)])
-            models = tree.cat([models, tree.to(tree.stack([evidence["anchor"]]), fed.device)])
-    if len(centres) > len(evidence["centres"]):
+    if len(centres) > known:
+        state = state.grow(evidence["anchor"], len(centres) - known)
         evidence = evidence | {"centres": centres}
-    return replace(state, labels=labels, models=models, evidence=evidence)
+    return replace(state, labels=labels, evidence=evidence)

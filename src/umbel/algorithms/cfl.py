@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, choose_by_loss, number, one_cluster, train_from_clusters
+from umbel.algorithms.base import Algorithm, Local, State, choose_by_loss, one_cluster, train_from_clusters, training
 from umbel.clustering.linkage import bipartition
 from umbel.clustering.proximity import cosine, symmetric
 from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
+from umbel.federation.phases import CLUSTERING, SPLIT
+from umbel.fields import number
 from umbel.tree import Stack
 
 
@@ -39,8 +41,9 @@ class CFL(Algorithm):
     relative: bool = False  # eps as shares of the largest norms seen so far (0.1 and 0.6 do well) instead of lengths
     smallest: int = number(3, ge=2)  # members that a cluster needs to be split
     patience: int = number(20, ge=0)  # rounds before the first split
-    local: Local = Local()
+    local: Local = training()
 
+    name: ClassVar[str] = "cfl"
     state: ClassVar[type[State]] = CFLState
 
     def init(self, fed: Federation, seed: int) -> State:
@@ -80,21 +83,21 @@ class CFL(Algorithm):
         absent = members & fed.online
         absent[ids] = False
         if bool(absent.any()):
-            asked = Cohort(absent.nonzero().flatten(), cohort.round, "split")
+            asked = Cohort(absent.nonzero().flatten(), cohort.round, SPLIT)
             with suppress(NobodyAnswered):  # then those that did answer are parted alone
                 heard = train_from_clusters(fed, before, asked, self.local, keep=False)
                 late = _updates(heard, before.models, before.labels[heard.ids])
                 ids, moved = torch.cat([ids, heard.ids]), torch.cat([moved, late])
         if len(ids) < self.smallest:
             return after
-        side = bipartition(symmetric(cosine(moved, moved)))
+        with fed.timing(CLUSTERING):
+            side = bipartition(symmetric(cosine(moved, moved)))
         first = min(ids.tolist(), key=lambda i: fed.names[i])  # stays, so that labels do not depend on the order
         leaving = side != side[ids.tolist().index(first)]
         labels = torch.where(members, -1, after.labels)  # members that are away are placed when they return
         labels[ids] = label
         labels[ids[leaving]] = tree.count(after.models)
-        models = tree.cat([after.models, tree.take(after.models, slice(label, label + 1))])
-        return replace(after, models=models, labels=labels)
+        return replace(after.grow(tree.take(after.models, label)), labels=labels)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """The model with the least mean loss on the newcomer's training rows."""

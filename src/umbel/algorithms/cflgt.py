@@ -5,11 +5,12 @@ Analytics 7(4), 2024. https://doi.org/10.26599/BDMA.2024.9020065
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, State, number
+from umbel.algorithms.base import Local, State, training
 from umbel.algorithms.centres import FAR
 from umbel.algorithms.oneshot import OneShot
 from umbel.clustering.cuts import Choice
@@ -18,6 +19,7 @@ from umbel.clustering.linkage import affinity_propagation
 from umbel.clustering.proximity import trajectory_distance
 from umbel.clustering.signatures import trajectory
 from umbel.federation.door import Cohort, Federation
+from umbel.fields import number
 from umbel.tree import Params, Tree
 
 
@@ -34,7 +36,9 @@ class CFLGT(OneShot):
     damping: float = number(0.9, ge=0.5, lt=1)
     gate: float = number(0.75, ge=0, le=1)  # H: 0.5 is uniform, above 0.75 is clustered
     total: bool = False
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "cflgt"
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Z'_1, Z'_2: pull and push of each class, 2 C numbers a client."""

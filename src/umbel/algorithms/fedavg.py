@@ -5,8 +5,9 @@ https://arxiv.org/abs/1602.05629
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.federation.door import Cohort, Federation
 
 
@@ -14,7 +15,9 @@ from umbel.federation.door import Cohort, Federation
 class FedAvg(Algorithm):
     """Federated averaging."""
 
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "fedavg"
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""

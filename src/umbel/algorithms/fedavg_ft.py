@@ -7,17 +7,19 @@ PACFL's and FedZoo-Bench's "+" changes all layers.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from umbel.algorithms.base import Algorithm, Local, State, choice, clustered_round, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.federation.door import Cohort, Federation
+from umbel.fields import choice
 
 
 @dataclass(frozen=True)
 class FedAvgFT(Algorithm):
     """Federated averaging, judged after local fine-tuning."""
 
-    local: Local = Local()
+    local: Local = training()
     tuned_layers: str = choice("head", "head", "all")
 
+    name: ClassVar[str] = "fedavg-ft"
     headline: ClassVar[str] = "fine_tuned"
 
     def init(self, fed: Federation, seed: int) -> State:

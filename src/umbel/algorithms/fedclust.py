@@ -5,17 +5,19 @@ Workshops 2024. https://doi.org/10.1109/IPDPSW63119.2024.00200
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, choice, number
-from umbel.algorithms.oneshot import CUTS, OneShot
+from umbel.algorithms.base import Local, training
+from umbel.algorithms.oneshot import OneShot
+from umbel.clustering.cuts import BY_DISTANCE
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import DISTANCES
-from umbel.data.clients import Work
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import train
+from umbel.federation.training import train
+from umbel.fields import choice, number
 from umbel.tree import Params, Tree
 
 
@@ -31,14 +33,16 @@ class FedClust(OneShot):
     warmup: int = number(10, ge=1)  # local epochs before the layer is sent
     metric: str = choice("l2", *DISTANCES)
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("silhouette", *CUTS)
+    cut: str = choice("silhouette", *BY_DISTANCE)
     clusters: int = number(2, ge=1)
     threshold: float = number(1.0, ge=0)
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "fedclust"
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """The classifier's weights after a warm-up from theta_0; nothing else is sent."""
-        heard = fed.map(train, cohort, work=Work(epochs=self.warmup, batch=self.local.batch), shared={"model": anchor},
+        heard = fed.map(train, cohort, work=self.local.work._replace(epochs=self.warmup), shared={"model": anchor},
                         send=fed.net.head_names, keep=False, **self.local.options)
         first = tree.flat(tree.stack([{layer: anchor[layer] for layer in fed.net.head_names}]))
         return heard.ids, {"head": (tree.flat(heard.answers["model"]) - first).cpu()}

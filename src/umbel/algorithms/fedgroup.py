@@ -4,20 +4,22 @@ Duan et al. FedGroup: Efficient Federated Learning via Decomposed Similarity-Bas
 https://arxiv.org/abs/2010.06870
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.algorithms.centres import centred, join_nearest
 from umbel.algorithms.oneshot import updates
 from umbel.clustering.linkage import kmeans
 from umbel.clustering.proximity import cosine
-from umbel.data.clients import Work
-from umbel.federation import tasks
 from umbel.federation.door import Cohort, Federation
+from umbel.federation.phases import CLUSTERING, SIGNATURE
+from umbel.federation.training import train
+from umbel.fields import number
 from umbel.seeds import key
 from umbel.tree import Params
 
@@ -29,7 +31,9 @@ class FedGroup(Algorithm):
     clusters: int = number(2, ge=1)  # m
     sample: int = number(20, ge=1)  # clients that are asked first, for each cluster
     steps: int = number(50, ge=1)  # batches of the first training
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "fedgroup"
 
     def init(self, fed: Federation, seed: int) -> State:
         """Group 20 k clients; the rest stay unplaced and are admitted when they are met."""
@@ -38,15 +42,17 @@ class FedGroup(Algorithm):
         there = fed.online.nonzero().flatten().tolist()
         first = sorted(there, key=lambda i: key(seed, "fedgroup", fed.names[i]))[: self.sample * self.clusters]
         who, moved = self._updates(fed, torch.tensor(sorted(first)), anchor)
-        directions = torch.linalg.svd(moved, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
-        found, _ = kmeans(1 - cosine(moved, directions), self.clusters, seed)  # EDC: cosines with the directions
         labels = torch.full((len(fed.names),), -1)
-        labels[who], evidence = centred(fed, who, moved, found, anchor, cosine)
-        return State(tree.cat([state.models] * len(evidence["centres"])), labels, evidence)
+        with fed.timing(CLUSTERING):
+            directions = torch.linalg.svd(moved, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
+            groups, _ = kmeans(1 - cosine(moved, directions), self.clusters, seed)  # EDC: cosines with the directions
+            labels[who], evidence = centred(fed, who, moved, groups, anchor, cosine)
+        grown = state.grow(anchor, len(evidence["centres"]) - 1)
+        return replace(grown, labels=labels, evidence=evidence)
 
     def _updates(self, fed: Federation, ids: Tensor, anchor: Params) -> tuple[Tensor, Tensor]:
-        heard = fed.map(tasks.train, Cohort(ids, 0, "signature"), shared={"model": anchor}, keep=False,
-                        work=Work(steps=self.steps, batch=self.local.batch), **self.local.options)
+        heard = fed.map(train, Cohort(ids, 0, SIGNATURE), shared={"model": anchor}, keep=False,
+                        work=self.local.work._replace(steps=self.steps), **self.local.options)
         return heard.ids, updates(heard, anchor).double()
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:

@@ -5,15 +5,16 @@ https://arxiv.org/abs/2007.07481
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters
+from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import COUNT, Client, Loop, Reply, a_model, begin_sgd, register, send_model, sgd_step
+from umbel.federation.tasks import COUNT, Client, Loop, Reply, a_model, register
+from umbel.federation.training import TRAINING, begin_sgd, send_model, sgd_step
 from umbel.nets.model import Model
 from umbel.tree import Tree
 
@@ -27,14 +28,16 @@ def _counted(net: Model, **options: Any) -> Tree:
     return {**a_model(net), "steps": COUNT}
 
 
-counted_train = register(Loop("counted_train", begin_sgd, sgd_step, _finish, answers=_counted))
+counted_train = register(Loop("counted_train", begin_sgd, sgd_step, _finish, answers=_counted, options=TRAINING))
 
 
 @dataclass(frozen=True)
 class FedNova(Algorithm):
     """Federated averaging of updates per effective step."""
 
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "fednova"
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""

@@ -4,12 +4,14 @@ Li et al. Federated Optimization in Heterogeneous Networks. MLSys 2020. https://
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import Client, Loop, begin_sgd, descend, register, send_model
+from umbel.federation.tasks import Client, Loop, register
+from umbel.federation.training import TRAINING, begin_sgd, descend, send_model
+from umbel.fields import number
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
 
@@ -26,7 +28,7 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, mome
     return descend(carry, tree.plus(net.gradient(model, batch), pull, mu), lr, momentum)
 
 
-proximal_train = register(Loop("proximal_train", _begin, _step, send_model))
+proximal_train = register(Loop("proximal_train", _begin, _step, send_model, options=(*TRAINING, "mu")))
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,9 @@ class FedProx(Algorithm):
     """Federated averaging with a proximal term, F_i(w) + mu/2 ||w - w_g||^2."""
 
     mu: float = number(0.01, ge=0)  # PACFL tries 0.01 and 0.001, CFLGT uses 0.001
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "fedprox"
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""

@@ -4,15 +4,18 @@ Xie et al. Multi-Center Federated Learning. 2021. https://arxiv.org/abs/2108.086
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, number, one_cluster, train_from_clusters
+from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters, training
 from umbel.algorithms.centres import centred, join_by_weights
 from umbel.clustering.linkage import kmeans
 from umbel.clustering.proximity import euclidean
 from umbel.federation.door import Cohort, Federation
+from umbel.federation.phases import CLUSTERING
+from umbel.fields import number
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class FedSEM(Algorithm):
     clusters: int = number(2, ge=1)  # K
     weighted: bool = False
     freeze: int = number(0, ge=0)  # 0 = never
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "fedsem"
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model, until the first local models are there."""
@@ -40,11 +45,12 @@ class FedSEM(Algorithm):
         size = heard.answers["size"] if self.weighted else torch.ones(len(heard.ids))
         labels = state.labels.clone()
         if "anchor" not in state.evidence:
-            found, _ = kmeans(points, self.clusters, fed.seed)
-            found, evidence = centred(fed, heard.ids, points, found, tree.take(state.models, 0), euclidean)
-            state = replace(state, models=tree.cat([state.models] * len(evidence["centres"])), evidence=evidence)
+            first = tree.take(state.models, 0)
             labels = torch.full_like(labels, -1)  # who was not asked is placed by `admit`
-            labels[heard.ids] = found
+            with fed.timing(CLUSTERING):
+                groups, _ = kmeans(points, self.clusters, fed.seed)
+                labels[heard.ids], evidence = centred(fed, heard.ids, points, groups, first, euclidean)
+            state = replace(state.grow(first, len(evidence["centres"]) - 1), evidence=evidence)
         elif not self.freeze or cohort.round < self.freeze:
             labels[heard.ids] = euclidean(points, tree.flat(state.models)).argmin(1)
         models = tree.mean_by(ends, labels[heard.ids], size, state.models)

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, number
+from umbel.algorithms.base import Algorithm, Local, State, training
 from umbel.clustering.signatures import votes
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import Client, Loop, begin_sgd, descend, register, send_model
+from umbel.federation.tasks import Client, Loop, register
+from umbel.federation.training import TRAINING, begin_sgd, descend, send_model
+from umbel.fields import number
 from umbel.nets.model import Batch, Model
-from umbel.tree import Stack, Tree
+from umbel.tree import Params, Stack, Tree
 
 
 def _begin(net: Model, client: Client, *, models: Stack, share: Tensor, **options: Any) -> tuple[Tree, Tree]:
@@ -36,7 +38,7 @@ def _first_model(net: Model, seed: int) -> Tree:
     return {"last": net.init(seed)}
 
 
-soft_train = register(Loop("soft_train", _begin, _step, send_model, memory=_first_model))
+soft_train = register(Loop("soft_train", _begin, _step, send_model, memory=_first_model, options=(*TRAINING, "pull")))
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,17 @@ class FedSoft(Algorithm):
     pull: float = number(0.1, ge=0)  # lambda
     every: int = number(2, ge=1)  # tau: rounds between two estimates of the shares
     least: float = number(1e-4, gt=0)  # sigma: the share of a cluster that no row votes for
-    local: Local = Local()
+    local: Local = training()
 
+    name: ClassVar[str] = "fedsoft"
     state: ClassVar[type[State]] = SoftState
     own: ClassVar[tuple[str, ...]] = ("remembered",)
     headline: ClassVar[str] = "last_local"
+
+    def personal(self, sent: Params, kept: Tree) -> Params:
+        """Its own model, which was trained near all centres."""
+        last: Params = kept.get("last", sent)
+        return last
 
     def init(self, fed: Federation, seed: int) -> State:
         """S random centres; a client's own model starts from the common first one."""

@@ -5,21 +5,22 @@ FLAG: Clustered Federated Learning Combining Data and Gradient Information in He
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, choice, number
-from umbel.algorithms.oneshot import CUTS, OneShot, choose, unragged, updates
-from umbel.algorithms.sweep import RULES, validate
-from umbel.clustering.cuts import Choice, sweep
+from umbel.algorithms.base import Local, State, training
+from umbel.algorithms.oneshot import OneShot, unragged, updates
+from umbel.algorithms.sweep import validate
+from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL, CUTS, Choice, Dendrogram
 from umbel.clustering.linkage import LINKAGES, linkage
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
 from umbel.clustering.signatures import class_counts, class_vectors
-from umbel.data.clients import Work
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import train
+from umbel.federation.training import train
+from umbel.fields import choice, number
 from umbel.tree import Params, Ragged, Tree
 
 
@@ -40,15 +41,17 @@ class FLAG(OneShot):
     rank: int = number(5, ge=1)  # most vectors of a class; p is about 1 % of its rows
     gradient_epochs: int = number(20, ge=1)  # t_g
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("sweep", "sweep", *CUTS)
-    rule: str = choice("both", *RULES)
+    cut: str = choice("sweep", "sweep", *BY_DISTANCE)
+    rule: str = choice("both", *BY_TRIAL)  # of the sweep
     clusters: int = number(10, ge=1)
     threshold: float = number(0.5, ge=0)  # alpha, in [0, 1]
     step: float = number(0.05, gt=0, le=1)  # of the grid of alpha; the paper's is 0.1, or 0.01 for Dirichlet
     validators: int = number(30, ge=1)  # clients of the validation run
     validation_rounds: int = number(5, ge=1)
     start: str = choice("shared", "shared", "random")
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "flag"
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_c of each class with its counts, and Delta after t_g epochs from theta_0: what beta asks for."""
@@ -61,7 +64,7 @@ class FLAG(OneShot):
                 counted = fed.map(class_counts, cohort._replace(ids=vectors.ids))
                 parts.append((counted.ids, {"counts": counted.answers["counts"]}))
         if self.beta < 1:
-            trained = fed.map(train, cohort, work=Work(epochs=self.gradient_epochs, batch=self.local.batch),
+            trained = fed.map(train, cohort, work=self.local.work._replace(epochs=self.gradient_epochs),
                               shared={"model": anchor}, keep=False, **self.local.options)
             parts.append((trained.ids, {"update": updates(trained, anchor)}))
         who = [i for i in cohort.ids.tolist() if all(i in ids.tolist() for ids, _ in parts)]  # answered everything
@@ -71,40 +74,52 @@ class FLAG(OneShot):
             signature |= {name: leaf[at] for name, leaf in part.items()}
         return torch.tensor(who, dtype=torch.long), signature
 
-    def scale(self, signature: Tree) -> Tree:
-        """w_min and w_max of Eq. 5, and the largest entries of V and G, by which both become [0, 1]."""
-        found: Tree = {}
+    def measure(self, signature: Tree) -> tuple[Tensor, Tree]:
+        """A of the first clients; w_min and w_max of Eq. 5, and the largest of V and of G, which newcomers keep."""
+        scale: Tree = {}
         if self.beta > 0:
             low, high = ratio_range(_classwise(signature), self.weights)
-            found |= {"w_min": torch.tensor(low).double(), "w_max": torch.tensor(high).double()}
-            found["v_max"] = self._data(signature, signature, found).fill_diagonal_(0).max()
-        if self.beta < 1:
-            found["g_max"] = update_angle(signature["update"], signature["update"]).fill_diagonal_(0).max()
-        return found
+            scale |= {"w_min": torch.tensor(low).double(), "w_max": torch.tensor(high).double()}
+        parts = self._parts(signature, signature, scale)
+        scale |= {name: part.fill_diagonal_(0).max() for name, part in parts.items()}
+        return self._mixed(parts, scale), scale
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
-        """A_ij = beta V_ij / max V + (1 - beta) G_ij / max G."""
-        mixed = torch.zeros(len(a["classes"]), len(b["classes"]), dtype=torch.float64)
-        if self.beta > 0:
-            mixed += self._data(a, b, evidence).mul_(self.beta).div_(evidence["v_max"].clamp(min=1e-12))
-        if self.beta < 1:
-            turned = update_angle(a["update"], b["update"])
-            mixed += turned.mul_(1 - self.beta).div_(evidence["g_max"].clamp(min=1e-12))
-        return mixed
+        """A_ij between other clients, scaled as among the first."""
+        return self._mixed(self._parts(a, b, evidence), evidence)
 
-    def _data(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
-        """V_ij (Eq. 6)."""
-        bounds = float(evidence["w_min"]), float(evidence["w_max"])
-        return class_angle(_classwise(a), _classwise(b), self.angle, self.weights, self.delta, bounds)
+    def _parts(self, a: Tree, b: Tree, scale: Tree) -> dict[str, Tensor]:
+        """V_ij (Eq. 6) and G_ij (Eq. 2) as far as beta asks for them, by the name of what scales them."""
+        parts = {}
+        if self.beta > 0:
+            bounds = float(scale["w_min"]), float(scale["w_max"])
+            parts["v_max"] = class_angle(_classwise(a), _classwise(b), self.angle, self.weights, self.delta, bounds)
+        if self.beta < 1:
+            parts["g_max"] = update_angle(a["update"], b["update"])
+        return parts
+
+    def _mixed(self, parts: dict[str, Tensor], scale: Tree) -> Tensor:
+        """A_ij = beta V_ij / max V + (1 - beta) G_ij / max G, written over V and G."""
+        weight = {"v_max": self.beta, "g_max": 1 - self.beta}
+        shares = (part.mul_(weight[name]).div_(scale[name].clamp(min=1e-12)) for name, part in parts.items())
+        return reduce(Tensor.add_, shares)
+
+    @property
+    def _rule(self) -> str:
+        """The name of the cut in the registry: a sweep goes by its rule."""
+        return self.rule if self.cut == "sweep" else self.cut
 
     def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
         """Sweep alpha, score each distinct clustering by a short federation, choose."""
         links = linkage(distance, self.linkage)
-        if self.cut != "sweep":
-            return choose(self.cut, links, distance, self.clusters, self.threshold), {"linkage": links}
         grid = torch.arange(0, 1 + self.step, self.step, dtype=torch.float64)
-        score = partial(validate, fed, evidence["who"], self.local, self.validators, self.validation_rounds)
-        return sweep(links, grid, score, partial(RULES[self.rule], links)), {"linkage": links}
+        trial = partial(validate, fed, evidence["who"], self.local, self.validators, self.validation_rounds)
+        dendrogram = Dendrogram(links, distance, self.clusters, self.threshold, grid, trial)
+        return CUTS[self._rule].choose(dendrogram), {"linkage": links}
+
+    def why(self, state: State) -> str:
+        """The reason of the cut."""
+        return CUTS[self._rule].why(state.evidence["curve"])
 
 
 def _classwise(signature: Tree) -> Classwise:

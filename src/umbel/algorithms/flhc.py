@@ -5,16 +5,19 @@ IJCNN 2020. https://arxiv.org/abs/2004.11791
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, State, averaged, choice, everyone, number, train_from_clusters
-from umbel.algorithms.oneshot import CUTS, OneShot, updates
+from umbel.algorithms.base import Local, State, averaged, everyone, train_from_clusters, training
+from umbel.algorithms.oneshot import OneShot, updates
+from umbel.clustering.cuts import BY_DISTANCE
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import DISTANCES
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import train
+from umbel.federation.training import train
+from umbel.fields import choice, number
 from umbel.tree import Params, Tree
 
 
@@ -25,10 +28,12 @@ class FLHC(OneShot):
     pretrain: int = number(20, ge=1)
     metric: str = choice("l2", *DISTANCES)
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("silhouette", *CUTS)
+    cut: str = choice("silhouette", *BY_DISTANCE)
     clusters: int = number(2, ge=1)
     threshold: float = number(1.0, ge=0)
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "flhc"
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """As all one-shot methods, but the last pre-training round's own updates are clustered: no extra training."""

@@ -4,12 +4,14 @@ Ghosh et al. An Efficient Framework for Clustered Federated Learning. NeurIPS 20
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, choice, choose_by_loss, clustered_round, number
+from umbel.algorithms.base import Algorithm, Local, State, choose_by_loss, clustered_round, training
 from umbel.federation.door import Cohort, Federation
+from umbel.fields import choice, number
 from umbel.seeds import generator
 
 
@@ -26,7 +28,9 @@ class IFCA(Algorithm):
     first: str = choice("loss", "loss", "random", "expert")
     expert: float = number(0.5, ge=0, le=1)  # p
     truth: tuple[int, ...] = ()  # filled in from the scenario; read by first="expert" only
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "ifca"
 
     @property
     def needs_truth(self) -> bool:

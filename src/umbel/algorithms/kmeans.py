@@ -5,7 +5,8 @@ As in: Ben Ali et al. Comparative Evaluation of Clustered Federated Learning Met
 https://hal.science/hal-04741739
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -17,14 +18,16 @@ from umbel.algorithms.base import (
     averaged,
     clustered_round,
     everyone,
-    number,
     one_cluster,
     train_from_clusters,
+    training,
 )
 from umbel.algorithms.centres import centred, join_by_weights
 from umbel.clustering.linkage import kmeans
 from umbel.clustering.proximity import euclidean
 from umbel.federation.door import Cohort, Federation, Heard
+from umbel.federation.phases import CLUSTERING
+from umbel.fields import number
 from umbel.tree import Stack
 
 
@@ -34,7 +37,9 @@ class KMeans(Algorithm):
 
     clusters: int = number(4, ge=1)  # k, given
     pretrain: int = number(20, ge=1)
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "kmeans"
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
@@ -51,11 +56,12 @@ class KMeans(Algorithm):
     def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:
         """k-means of the flat weights; every cluster starts from the global model."""
         points = tree.flat(heard.answers["model"])
-        found, _ = kmeans(points, self.clusters, fed.seed)
-        found, evidence = centred(fed, heard.ids, points, found, tree.take(sent, 0), euclidean)
         labels = torch.full_like(state.labels, -1)
-        labels[heard.ids] = found
-        return State(tree.cat([state.models] * len(evidence["centres"])), labels, evidence)
+        with fed.timing(CLUSTERING):
+            groups, _ = kmeans(points, self.clusters, fed.seed)
+            labels[heard.ids], evidence = centred(fed, heard.ids, points, groups, tree.take(sent, 0), euclidean)
+        grown = state.grow(tree.take(state.models, 0), len(evidence["centres"]) - 1)
+        return replace(grown, labels=labels, evidence=evidence)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """Train from the model that the others' weights came from; join the nearest centre."""

@@ -4,24 +4,14 @@ Liang et al. Think Locally, Act Globally: Federated Learning with Local and Glob
 https://arxiv.org/abs/2001.01523
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from umbel.algorithms.base import Algorithm, Local, State, choice, clustered_round, number, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import (
-    COUNT,
-    Client,
-    Loop,
-    Plain,
-    Reply,
-    a_model,
-    begin_sgd,
-    like,
-    register,
-    send_model,
-    sgd_step,
-)
+from umbel.federation.tasks import COUNT, Client, Loop, Plain, Reply, a_model, like, register
+from umbel.federation.training import TRAINING, begin_sgd, send_model, sgd_step
+from umbel.fields import choice, number
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
@@ -43,7 +33,8 @@ def _merge(net: Model, client: Client, *, model: Params, **_: Any) -> Reply:
     return Reply({"model": {**client.memory["last"], **model}, "size": client.size})
 
 
-merged_train = register(Loop("merged_train", _begin, sgd_step, send_model, answers=_shared, memory=_first_model))
+merged_train = register(Loop("merged_train", _begin, sgd_step, send_model, answers=_shared, memory=_first_model,
+                             options=TRAINING))
 merged = register(Plain("merged", _merge, answers=a_model, memory=_first_model))
 """The client's own layers with the shared ones that it was sent."""
 
@@ -58,11 +49,16 @@ class LGFedAvg(Algorithm):
 
     layers: int = number(2, ge=1)  # how many are global; more than there are = FedAvg
     end: str = choice("last", "last", "first")
-    local: Local = Local()
+    local: Local = training()
 
+    name: ClassVar[str] = "lg"
     own: ClassVar[tuple[str, ...]] = ("merged",)
     headline: ClassVar[str] = "last_local"
     has_cluster_model: ClassVar[bool] = False
+
+    def personal(self, sent: Params, kept: Tree) -> Params:
+        """The client's own layers with the shared ones."""
+        return {**kept["last"], **sent}
 
     def names(self, net: Model) -> tuple[str, ...]:
         """Parameters of the global layers."""
@@ -73,7 +69,7 @@ class LGFedAvg(Algorithm):
     def init(self, fed: Federation, seed: int) -> State:
         """The global layers of one random model."""
         state = one_cluster(fed, seed)
-        return State({name: state.models[name] for name in self.names(fed.net)}, state.labels)
+        return replace(state, models={name: state.models[name] for name in self.names(fed.net)})
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg of the global layers; the local ones never travel."""

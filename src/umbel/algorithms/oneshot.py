@@ -13,11 +13,12 @@ from torch.nn.functional import pad
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
-from umbel.clustering.cuts import Choice, by_count, by_gap, by_silhouette, by_value
+from umbel.clustering.cuts import CUTS, Choice, Dendrogram
 from umbel.clustering.linkage import canonical, linkage
 from umbel.clustering.proximity import symmetric
 from umbel.federation.door import Cohort, Federation, Heard
-from umbel.tree import Params, Ragged, Stack, Tree
+from umbel.federation.phases import CLUSTERING, SIGNATURE
+from umbel.tree import Params, Ragged, Tree
 
 SIGNATURE_ROUND = 0  # whenever it is asked for, a signature is drawn from the same stream
 
@@ -27,7 +28,7 @@ class OneShot(Algorithm):
 
     local: Local
     linkage: str = "average"
-    cut: str = "silhouette"  # one of CUTS
+    cut: str = "silhouette"  # a name in cuts.CUTS
     clusters: int = 2  # for the cut by count
     threshold: float = 0.0  # for the cut by value
     start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
@@ -40,14 +41,18 @@ class OneShot(Algorithm):
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
         """How far signatures are apart, (n_a, n_b)."""
 
-    def scale(self, signature: Tree) -> Tree:
-        """What `apart` divides by: taken from the first clients, and kept as it is when newcomers come."""
-        return {}
+    def measure(self, signature: Tree) -> tuple[Tensor, Tree]:
+        """Distances among the first clients, and what `apart` divides by: kept as it is when newcomers come."""
+        return self.apart(signature, signature, {}), {}
 
     def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
         """Distances to labels, and what to keep of the way there."""
         links = linkage(distance, self.linkage)
-        return choose(self.cut, links, distance, self.clusters, self.threshold), {"linkage": links}
+        return CUTS[self.cut].choose(Dendrogram(links, distance, self.clusters, self.threshold)), {"linkage": links}
+
+    def why(self, state: State) -> str:
+        """The reason of the cut."""
+        return CUTS[self.cut].why(state.evidence["curve"]) if "curve" in state.evidence else ""
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""
@@ -68,64 +73,57 @@ class OneShot(Algorithm):
     def form(self, fed: Federation, state: State, ids: Tensor) -> State:
         """Describe, measure, group. Who does not answer stays unplaced."""
         anchor = tree.take(state.models, 0)
-        described = self.describe(fed, Cohort(ids, SIGNATURE_ROUND, "signature"), anchor)
+        described = self.describe(fed, Cohort(ids, SIGNATURE_ROUND, SIGNATURE), anchor)
         return self.group_by(fed, state, anchor, *described)
 
     def group_by(self, fed: Federation, state: State, anchor: Params, who: Tensor, signature: Tree) -> State:
         """Measure and group who has been described on the anchor."""
         evidence: Tree = {"who": who, "signature": signature, "anchor": tree.to(anchor, "cpu")}
-        evidence |= self.scale(signature)
-        evidence["proximity"] = symmetric(self.apart(signature, signature, evidence))
-        choice, extra = self.group(fed, evidence["proximity"], evidence)
         labels = torch.full((len(fed.names),), -1)
-        labels[who] = canonical(choice.labels, name_order(fed, who))
-        evidence |= extra | {"cut": torch.tensor(choice.cut, dtype=torch.float64), "sweep": choice.curve}
-        models = first_models(fed, state.models, int(labels.max()) + 1, self.start)
-        return State(models, labels, evidence)
+        with fed.timing(CLUSTERING):
+            distance, scale = self.measure(signature)
+            evidence |= scale | {"proximity": symmetric(distance)}
+            choice, extra = self.group(fed, evidence["proximity"], evidence)
+            labels[who] = canonical(choice.labels, name_order(fed, who))
+        evidence |= extra | {"cut": torch.tensor(choice.cut, dtype=torch.float64), "curve": choice.curve}
+        state = self.first_models(fed, state, int(labels.max()) + 1)
+        return replace(state, labels=labels, evidence=evidence)
+
+    def first_models(self, fed: Federation, state: State, clusters: int) -> State:
+        """As many models as clusters: copies of the first one, or random ones of their own."""
+        if self.start == "shared":
+            return replace(state, models=tree.take(state.models, slice(0, 1))).grow(
+                tree.take(state.models, 0), clusters - 1)
+        models = tree.stack([fed.net.init(fed.seed + k) for k in range(clusters)])
+        return replace(state, models=tree.to(models, fed.device))
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """Join the cluster whose members are nearest on average; farther than the cut from all, found a new one."""
         if "who" not in state.evidence:  # still pre-training: there is one model
             return super().admit(fed, state, newcomers)
         evidence = state.evidence
-        asked = newcomers._replace(round=SIGNATURE_ROUND, phase="signature")
+        asked = newcomers._replace(round=SIGNATURE_ROUND, phase=SIGNATURE)
         who, signature = self.describe(fed, asked, tree.to(evidence["anchor"], fed.device))
         for position, client in enumerate(who.tolist()):
             own = tree.take(signature, slice(position, position + 1))
-            state = self._settle(fed, state, client, own)
+            state = self._settle(state, client, own)
         return state
 
-    def _settle(self, fed: Federation, state: State, client: int, own: Tree) -> State:
-        evidence, labels, models = state.evidence, state.labels.clone(), state.models
-        known = evidence["who"] != client
+    def _settle(self, state: State, client: int, own: Tree) -> State:
+        """Place one client by its signature, which replaces an older one of its own."""
+        evidence, labels = state.evidence, state.labels.clone()
         away = self.apart(own, evidence["signature"], evidence)[0]
-        counts = self.counts(state) & known
-        label, nearest = nearest_cluster(away[counts], labels[evidence["who"][counts]], tree.count(models))
+        others = self.counts(state) & (evidence["who"] != client)
+        label, nearest = nearest_cluster(away[others], labels[evidence["who"][others]], tree.count(state.models))
         if label < 0 or nearest > float(evidence["cut"]):
-            label = tree.count(models)
-            models = tree.cat([models, tree.to(tree.stack([evidence["anchor"]]), fed.device)])
+            label = tree.count(state.models)
+            state = state.grow(evidence["anchor"])
         labels[client] = label
-        if not bool(known.all()):  # a client that was described before
-            return replace(state, labels=labels, models=models)
-        grown = evidence | {"who": torch.cat([evidence["who"], torch.tensor([client])]),
-                            "signature": joined(evidence["signature"], own)}
-        return replace(state, labels=labels, models=models, evidence=grown)
+        return replace(state, labels=labels, evidence=evidence | described_anew(evidence, client, own))
 
     def counts(self, state: State) -> Tensor:
         """Which described clients a newcomer is compared with: all of them."""
         return torch.ones(len(state.evidence["who"]), dtype=torch.bool)
-
-
-CUTS = ("silhouette", "gap", "count", "value")
-
-
-def choose(cut: str, links: Tensor, distance: Tensor, clusters: int, threshold: float) -> Choice:
-    """The rules that need nothing but distances."""
-    if cut == "count":
-        return by_count(links, clusters)
-    if cut == "value":
-        return by_value(links, threshold)
-    return by_gap(links) if cut == "gap" else by_silhouette(links, distance)
 
 
 def nearest_cluster(away: Tensor, labels: Tensor, clusters: int) -> tuple[int, float]:
@@ -136,13 +134,6 @@ def nearest_cluster(away: Tensor, labels: Tensor, clusters: int) -> tuple[int, f
             means[label] = away[labels == label].mean()
     best = int(means.argmin())
     return (best, float(means[best])) if bool(means.isfinite().any()) else (-1, torch.inf)
-
-
-def first_models(fed: Federation, anchor: Stack, clusters: int, start: str) -> Stack:
-    """k models to begin with: copies of the anchor, or random ones of their own."""
-    if start == "shared":
-        return tree.cat([tree.take(anchor, slice(0, 1))] * clusters)
-    return tree.to(tree.stack([fed.net.init(fed.seed + k) for k in range(clusters)]), fed.device)
 
 
 def updates(heard: Heard, anchor: Params) -> Tensor:
@@ -164,3 +155,12 @@ def joined(old: Tree, new: Tree) -> Tree:
         return torch.cat([a, b])
 
     return tree.each(one, old, new)
+
+
+def described_anew(evidence: Tree, client: int, own: Tree) -> Tree:
+    """Who is described and how, with this client's signature: a new row, or in the place of its old one."""
+    who, signature = evidence["who"], joined(evidence["signature"], own)
+    order = torch.arange(len(who) + 1)
+    if bool((who == client).any()):
+        order = torch.where(who == client, len(who), order[:-1])
+    return {"who": torch.cat([who, torch.tensor([client])])[order], "signature": tree.take(signature, order)}

@@ -5,11 +5,12 @@ The Comparative Evaluation's *centralised* oracle, one model trained on each gro
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.federation.door import Cohort, Federation
 
 
@@ -18,7 +19,9 @@ class Oracle(Algorithm):
     """Federated averaging inside given groups."""
 
     truth: tuple[int, ...] = ()  # group of each client; filled in from the scenario
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "oracle"
 
     @property
     def needs_truth(self) -> bool:
@@ -28,8 +31,8 @@ class Oracle(Algorithm):
     def init(self, fed: Federation, seed: int) -> State:
         """The same random model for every group."""
         state = one_cluster(fed, seed)
-        models = tree.cat([state.models] * (max(self.truth) + 1))
-        return State(models, torch.where(fed.online, torch.tensor(self.truth), -1))
+        grown = state.grow(tree.take(state.models, 0), max(self.truth))
+        return replace(grown, labels=torch.where(fed.online, torch.tensor(self.truth), -1))
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg in each group."""

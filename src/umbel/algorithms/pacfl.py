@@ -4,19 +4,22 @@ Vahidian et al. Efficient Distribution Similarity Identification in Clustered Fe
 Between Client Data Subspaces. AAAI 2023. https://arxiv.org/abs/2209.10526
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, State, choice, number
-from umbel.algorithms.oneshot import CUTS, SIGNATURE_ROUND, OneShot, joined, unragged
-from umbel.clustering.cuts import by_value
+from umbel.algorithms.base import Local, State, training
+from umbel.algorithms.oneshot import SIGNATURE_ROUND, OneShot, joined, unragged
+from umbel.clustering.cuts import BY_DISTANCE, by_value
 from umbel.clustering.linkage import LINKAGES, linkage, overlapping
 from umbel.clustering.proximity import ANGLES, symmetric
 from umbel.clustering.signatures import class_vectors, principal_vectors
 from umbel.federation.door import Cohort, Federation
+from umbel.federation.phases import CLUSTERING, SIGNATURE
+from umbel.fields import choice, number
 from umbel.tree import Params, Ragged, Tree
 
 
@@ -34,11 +37,13 @@ class PACFL(OneShot):
     per_class: bool = False
     angle: str = choice("mean", *ANGLES)
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("silhouette", *CUTS)
+    cut: str = choice("silhouette", *BY_DISTANCE)
     clusters: int = number(2, ge=1)
     threshold: float = number(10.0, ge=0)  # degrees
     recluster: bool = False  # newcomers: extend the matrix and cut it anew (PME), instead of joining the nearest
-    local: Local = Local()
+    local: Local = training()
+
+    name: ClassVar[str] = "pacfl"
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_p: the leading left singular vectors of the client's data, or of each of its classes."""
@@ -57,7 +62,7 @@ class PACFL(OneShot):
         evidence = state.evidence
         if not self.recluster:
             return super().admit(fed, state, newcomers)
-        asked = newcomers._replace(round=SIGNATURE_ROUND, phase="signature")
+        asked = newcomers._replace(round=SIGNATURE_ROUND, phase=SIGNATURE)
         who, new = self.describe(fed, asked, tree.to(evidence["anchor"], fed.device))
         strangers = ~torch.isin(who, evidence["who"])
         who, new = who[strangers], tree.take(new, strangers)
@@ -65,12 +70,12 @@ class PACFL(OneShot):
         above, below = torch.cat([evidence["proximity"], across.T], 1), torch.cat([across, among], 1)
         distance = symmetric(torch.cat([above, below]))
         everybody = torch.cat([evidence["who"], who])
-        links = linkage(distance, self.linkage)
-        found = overlapping(by_value(links, float(evidence["cut"])).labels, state.labels[everybody])
+        with fed.timing(CLUSTERING):
+            links = linkage(distance, self.linkage)
+            groups = overlapping(by_value(links, float(evidence["cut"])).labels, state.labels[everybody])
         labels = state.labels.clone()
-        labels[everybody] = found
-        extra = int(found.max()) + 1 - tree.count(state.models)
-        anchor = tree.to(tree.stack([evidence["anchor"]]), fed.device)
+        labels[everybody] = groups
         grown = {"who": everybody, "signature": joined(evidence["signature"], new), "proximity": distance,
                  "linkage": links}
-        return State(tree.cat([state.models, *[anchor] * extra]), labels, evidence | grown)
+        state = state.grow(evidence["anchor"], max(0, int(groups.max()) + 1 - tree.count(state.models)))
+        return replace(state, labels=labels, evidence=evidence | grown)

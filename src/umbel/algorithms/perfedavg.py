@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, averaged, choice, number, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, averaged, one_cluster, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import Client, Loop, register, send_model
+from umbel.federation.tasks import Client, Loop, register
+from umbel.federation.training import send_model
+from umbel.fields import choice, number
 from umbel.nets.model import Batch, Model
 from umbel.tree import Held, Params, Tree
 
@@ -40,7 +42,8 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, oute
     return {"model": tree.plus(model, slope, -outer)}  # w <- w - beta ...
 
 
-meta_train = register(Loop("meta_train", _begin, _step, send_model))
+meta_train = register(Loop(
+    "meta_train", _begin, _step, send_model, options=("lr", "outer", "size", "hessian_free", "send", "keep")))
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,9 @@ class PerFedAvg(Algorithm):
 
     outer: float = number(0.001, gt=0)  # beta
     order: str = choice("first", "first", "hessian-free")
-    local: Local = Local(momentum=0.0)
+    local: Local = training(momentum=0.0)
 
+    name: ClassVar[str] = "perfedavg"
     headline: ClassVar[str] = "fine_tuned"
 
     def init(self, fed: Federation, seed: int) -> State:

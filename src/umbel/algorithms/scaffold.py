@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, averaged, can_remember, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, averaged, can_remember, one_cluster, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import COUNT, Client, Loop, Reply, begin_sgd, descend, like, register
+from umbel.federation.tasks import COUNT, Client, Loop, Reply, like, register
+from umbel.federation.training import begin_sgd, descend
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
 
@@ -40,7 +41,8 @@ def _answers(net: Model, **_: Any) -> Tree:
 
 
 controlled_train = register(Loop(
-    "controlled_train", _begin, _step, _finish, answers=_answers, memory=lambda net, seed: {"control": net.zeros()}))
+    "controlled_train", _begin, _step, _finish, answers=_answers, memory=lambda net, seed: {"control": net.zeros()},
+    options=("lr", "momentum", "keep")))
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class Scaffold(Algorithm):
     With momentum the length of a step is divided by 1 - momentum; public codes that leave this out diverge.
     """
 
-    local: Local = Local(momentum=0.0)
+    local: Local = training(momentum=0.0)
 
+    name: ClassVar[str] = "scaffold"
     state: ClassVar[type[State]] = ScaffoldState
 
     def init(self, fed: Federation, seed: int) -> State:

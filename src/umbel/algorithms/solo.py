@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from umbel.algorithms.base import Algorithm, Local, State, one_cluster
+from umbel.algorithms.base import Algorithm, Local, State, one_cluster, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import COUNT, Client, Loop, Reply, begin_sgd, register, sgd_step
+from umbel.federation.tasks import COUNT, Client, Loop, Reply, register
+from umbel.federation.training import SGD, begin_sgd, sgd_step
 from umbel.nets.model import Model
-from umbel.tree import Tree
+from umbel.tree import Params, Tree
 
 
 def _begin(net: Model, client: Client, **options: Any) -> tuple[Tree, Tree]:
@@ -26,18 +27,25 @@ def _only_size(net: Model, **_: Any) -> Tree:
     return {"size": COUNT}
 
 
-train_alone = register(Loop("train_alone", _begin, sgd_step, _finish, answers=_only_size, memory=_first_model))
+train_alone = register(Loop("train_alone", _begin, sgd_step, _finish, answers=_only_size, memory=_first_model,
+                            options=SGD))
 
 
 @dataclass(frozen=True)
 class Solo(Algorithm):
     """No federation: a round is `local.epochs` more epochs at every sampled client."""
 
-    local: Local = Local()
+    local: Local = training()
 
+    name: ClassVar[str] = "solo"
     own: ClassVar[tuple[str, ...]] = ("remembered",)
     headline: ClassVar[str] = "last_local"
     has_cluster_model: ClassVar[bool] = False
+
+    def personal(self, sent: Params, kept: Tree) -> Params:
+        """Its own, after all its rounds; the common first one before."""
+        last: Params = kept.get("last", sent)
+        return last
 
     def init(self, fed: Federation, seed: int) -> State:
         """The model every client starts from, for those who never train."""

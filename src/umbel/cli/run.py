@@ -16,7 +16,7 @@ from umbel.runs import compare as comparison
 from umbel.runs import screen
 from umbel.runs.checkpoint import read_json
 from umbel.runs.experiment import Experiment
-from umbel.runs.run import Session, same_recipe
+from umbel.runs.session import Session, same_recipe
 
 _of_data = partial(typer.Option, rich_help_panel="Data")
 _of_training = partial(typer.Option, rich_help_panel="Training")
@@ -93,14 +93,13 @@ def run(
         if (folder / "result.json").exists() and more in (None, same_recipe(folder, experiment).rounds):
             say(f"This run is finished already: {folder}")
             return _show(read_json(folder / "result.json"), folder)
-        session = Session.resume(folder, experiment, data_dir, more)
+        session = Session.resume(folder, experiment, data_dir, more, workers or cores())
     else:
         assert experiment is not None
-        session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir)
-    session.fed.workers = workers or cores()
+        session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir, workers or cores())
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
-    _play(session, session.experiment.method, quiet, f"Go on with: {shlex.join(again)}")
+    _play(session, session.algorithm.name, quiet, f"Go on with: {shlex.join(again)}")
     _show(read_json(session.folder.path / "result.json"), session.folder.path)
 
 
@@ -131,9 +130,8 @@ def compare(
     folder = out or _free_folder(f"compare-{_name(common, method=False)}")
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
     width = max(map(len, methods))
-    for session in comparison.sessions(plan, folder, data_dir):
-        session.fed.workers = workers or cores()
-        _play(session, f"{session.experiment.method:{width}} seed {session.experiment.seed}", quiet, again)
+    for session in comparison.sessions(plan, folder, data_dir, workers or cores()):
+        _play(session, f"{session.algorithm.name:{width}} seed {session.fed.seed}", quiet, again)
     lines = comparison.table(folder, plan)
     comparison.write(folder, lines)
     resolved = plan[0].resolved()

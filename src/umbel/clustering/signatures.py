@@ -66,11 +66,12 @@ def _vectors(most: int, features: int) -> Tree:
 
 
 principal_vectors = register(Plain(
-    "principal_vectors", _whole, answers=lambda net, rank, **_: _vectors(rank, net.features)))
+    "principal_vectors", _whole, answers=lambda net, rank, **_: _vectors(rank, net.features), options=("rank",)))
 """The subspace of a client's raw pixels: one SVD of all its rows (PACFL as printed)."""
 
 class_vectors = register(Plain(
-    "class_vectors", _by_class, answers=lambda net, rank, **_: _vectors(net.classes * rank, net.features)))
+    "class_vectors", _by_class, answers=lambda net, rank, **_: _vectors(net.classes * rank, net.features),
+    options=("rank", "share")))
 """One SVD of each class's raw pixels (PACFL's code, FLAG)."""
 
 
@@ -99,7 +100,8 @@ def _trajectory(net: Model, values: Tree, *, total: bool = False, **_: Any) -> R
 
 
 trajectory = register(Rows(
-    "trajectory", _forces, _trajectory, answers=lambda net, **_: {"trajectory": Leaf((2, net.classes))}))
+    "trajectory", _forces, _trajectory, answers=lambda net, **_: {"trajectory": Leaf((2, net.classes))},
+    options=("total",)))
 """Pulling and pushing forces of each class on the classifier, in one forward pass (CFLGT)."""
 
 
@@ -118,9 +120,11 @@ def _votes(net: Model, values: Tree, **_: Any) -> Reply:
 
 
 losses = register(Rows(
-    "losses", _row_losses, _mean_losses, answers=lambda net, k, **_: {"losses": Leaf((k,), torch.float64)}))
+    "losses", _row_losses, _mean_losses, answers=lambda net, k, **_: {"losses": Leaf((k,), torch.float64)},
+    options=("k",)))
 """Mean loss of each of k models (IFCA)."""
 
 votes = register(Rows(
-    "votes", _row_losses, _votes, answers=lambda net, k, **_: {"votes": Leaf((k,), torch.int64), "size": COUNT}))
+    "votes", _row_losses, _votes, answers=lambda net, k, **_: {"votes": Leaf((k,), torch.int64), "size": COUNT},
+    options=("k",)))
 """How many rows each of k models fits best (FedSoft)."""

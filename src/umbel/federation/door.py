@@ -20,23 +20,21 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.data.clients import Work
-from umbel.data.plans import Plan
 from umbel.errors import UmbelError
 from umbel.federation.ledger import Ledger, Line
-from umbel.federation.tasks import Leaf, Task, UpTo
+from umbel.federation.phases import TRAIN
+from umbel.federation.provenance import Provenance
+from umbel.federation.tasks import Leaf, Task, UpTo, refuse_unknown_options
 from umbel.nets.model import Model
 from umbel.tree import Held, Ragged, Tree
 
 
 class Cohort(NamedTuple):
-    """Who is asked, when and what for.
-
-    The phase is one word with four jobs: seed stream, ledger line, stopwatch, progress text.
-    """
+    """Who is asked, when and what for (federation/phases.py)."""
 
     ids: Tensor  # (m,) positions in `fed.names`
     round: int
-    phase: str = "train"
+    phase: str = TRAIN
 
 
 class Call(NamedTuple):
@@ -103,12 +101,10 @@ class Federation(ABC):
         self.online = torch.ones(len(names), dtype=torch.bool)  # who can be asked now
         self.ledger = Ledger()
         self.lost: dict[str, str] = {}  # whose answers were lost, and why, since the round began
-        self.setup: dict[str, Any] = {}  # how to build this federation again: fields of an Experiment
-        self.plan: Plan | None = None  # how the clients were drawn, where that is known
-        self.facts: dict[str, Any] = {}  # what a result says of it: data, partition, true groups
+        self.provenance = Provenance()  # where it comes from; set by whoever builds it
         self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
         self.workers = 1  # processes that an engine may share the work with
-        self.watch: Watch = lambda phase, done, asked: None
+        self._watch: Watch = lambda phase, done, asked: None
         self._allowed = {"train", "fit", "validation"}
 
     @abstractmethod
@@ -130,15 +126,39 @@ class Federation(ABC):
     def close(self) -> None:  # noqa: B027 (most engines hold nothing)
         """Let go of what an engine holds outside this process."""
 
+    def __repr__(self) -> str:
+        about = self.provenance
+        return (f"<{type(self).__name__} of {len(self.names)} clients: {about.data}"
+                f"{', ' + str(about.setup['scenario']) if 'scenario' in about.setup else ''}; model {self.net.name},"
+                f" {self.net.parameters:,} parameters, on {self.device}>")
+
     def testing(self) -> Self:
         """A view through which test rows can be asked for. For `evaluate` only: methods never see them."""
         view = copy.copy(self)
         view._allowed = self._allowed | {"test"}
         return view
 
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """Tell `watch` of every chunk of answers inside: phase, clients done, clients asked."""
+        before, self._watch = self._watch, watch
+        try:
+            yield
+        finally:
+            self._watch = before
+
+    @contextmanager
+    def timing(self, phase: str) -> Iterator[None]:
+        """Count the server's own work inside as this phase; what is spent in `map` meanwhile has its own phase."""
+        started, mapped = time.perf_counter(), sum(self.seconds.values())
+        yield
+        spent = time.perf_counter() - started
+        self.seconds[phase] += spent - (sum(self.seconds.values()) - mapped)
+
     def map(self, task: Task, cohort: Cohort, *, work: Work | None = None, shared: Tree | None = None,
             each: Tree | None = None, **options: Any) -> Heard:
         """Ask every client of the cohort to do `task`; all receive `shared`, position p receives row p of `each`."""
+        refuse_unknown_options(task, options)
         call = Call(task, cohort, work or Work(), shared or {}, each or {}, options)
         if call.work.rows not in self._allowed:
             allowed = ", ".join(sorted(self._allowed))
@@ -163,7 +183,7 @@ class Federation(ABC):
                     _place(answers, good, expected, len(heard))
                     heard[good.positions] = True
                 done += len(chunk.positions)
-            self.watch(cohort.phase, done, len(cohort.ids))
+            self._watch(cohort.phase, done, len(cohort.ids))
         self.seconds[cohort.phase] += time.perf_counter() - started
         self.lost |= lost
         if not bool(heard.any()):

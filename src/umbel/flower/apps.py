@@ -21,6 +21,7 @@ from rich.console import Console
 
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Heard
+from umbel.federation.provenance import Provenance
 from umbel.federation.tasks import Task
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.server import Clock, FlowerFederation, Patience, log
@@ -32,7 +33,8 @@ from umbel.runs.checkpoint import RunFolder, read_json, write_json
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import read_toml, to_toml
 from umbel.runs.result import environment
-from umbel.runs.run import Round, Session
+from umbel.runs.run import Round
+from umbel.runs.session import Session, described
 
 __all__ = ["CONFIG", "Patience", "client_app", "server_app"]
 
@@ -111,7 +113,7 @@ def play(grid: Grid, run_config: Mapping[str, Any], number: str, console: Consol
     try:
         _wait_for_nodes(session.fed, config)
         before: dict[str, int] = {}
-        for done in screen.follow(session, console, session.experiment.method):
+        for done in screen.follow(session, console, session.algorithm.name):
             before = _tell(done, session.fed.names, before, console)
         info = session.finish().info
     except BaseException:
@@ -143,8 +145,8 @@ class Sites(FlowerFederation):
     def __init__(self, folder: Path, net: Model, grid: Grid, seed: int, run: str, **rest: Any) -> None:
         super().__init__(net, grid, seed, run=run, **rest)
         self.roster = folder / "roster.json"
-        self.setup = {"data": "own", "scenario": "sites", "model": net.name, "seed": seed, "engine": "flower"}
-        self.facts = {"data": "own", "data_part": ""}
+        setup = {"data": "own", "scenario": "sites", "model": net.name, "seed": seed, "engine": "flower"}
+        self.provenance = Provenance(setup=setup)
 
     def arrive(self, round: int) -> None:
         """As on any grid, and write down who is new."""
@@ -184,7 +186,8 @@ def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None,
     fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock)
     fed.write_down()
     write_json(path / "env.json", environment(fed))
-    return Session(experiment, fed, experiment.algorithm(), folder, None)
+    write_json(path / "model.json", described(net))
+    return Session(fed, experiment.algorithm(), experiment.options, folder)
 
 
 def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | None, clock: Clock | None) -> Session:
@@ -207,7 +210,7 @@ def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | Non
     except BaseException:
         folder.close()
         raise
-    return Session(experiment, fed, experiment.algorithm(), folder, saved)
+    return Session(fed, experiment.algorithm(), experiment.options, folder, saved)
 
 
 def _settings(text: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from umbel.errors import UmbelError
 from umbel.files import write_atomically
 from umbel.reproduce.table import Cell
 from umbel.runs.experiment import Experiment
-from umbel.runs.run import same_recipe
+from umbel.runs.session import same_recipe
 
 PATIENCE = 10.0  # seconds that an interrupted process gets to keep its checkpoint
 

@@ -16,9 +16,9 @@ from umbel.data.clients import Pool, Population, Work
 from umbel.data.shift import colour_32
 from umbel.data.sources import Dataset
 from umbel.federation.door import Cohort
-from umbel.federation.tasks import train
+from umbel.federation.training import train
 from umbel.reproduce.table import Cell
-from umbel.runs.experiment import simulate
+from umbel.runs.simulate import simulate
 from umbel.seeds import generator
 from umbel.tree import Ragged
 

@@ -2,7 +2,9 @@
 
     recipe.toml  env.json  partition.npz      written once, before the first round
     rounds.jsonl                              one line a round
+    model.json                                the network's name, shape and normalisation
     state-<r>.safetensors memory-<r>...       the newest round; checkpoint.json names them, and is renamed last
+    best-<r>.safetensors                      the state of the best round so far, where that one is kept
     evidence-<r>.safetensors                  why the clusters are what they are; rewritten when that changes
     result.json clusters.json state.safetensors memory.safetensors evidence.safetensors     at the end
 
@@ -55,9 +57,9 @@ def from_bytes(content: bytes, path: Path) -> Tree:
         raise UmbelError(f"The file {path} must be a safetensors file. It cannot be read: {error}.") from error
 
 
-def state_tree(state: State) -> Tree:
-    """A state as a tree, without its evidence."""
-    return {each.name: getattr(state, each.name) for each in fields(state) if each.name != "evidence"}
+def state_tree(state: State, evidence: bool = False) -> Tree:
+    """A state as a tree; its evidence has a file of its own, since it seldom changes."""
+    return {each.name: getattr(state, each.name) for each in fields(state) if evidence or each.name != "evidence"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Saved:
     memory: Tree
     memory_rounds: dict[str, int]
     records: list[dict[str, Any]]
+    best: State | None = None  # of the best round so far, where the best is kept
 
     def on(self, device: torch.device) -> State:
         """The state with its models where an engine wants them; labels and evidence stay on the CPU."""
@@ -85,6 +88,7 @@ class RunFolder:
         self._lock = lock
         self._evidence: Tree = {}  # as it was last written ...
         self._evidence_file: dict[str, str] = {}  # ... to this file, with its digest
+        self._best_file: dict[str, str] = {}  # the same of the best round's state
 
     @classmethod
     def create(cls, path: Path, recipe: str) -> "RunFolder":
@@ -123,13 +127,18 @@ class RunFolder:
         os.close(self._lock)
 
     def commit(self, round: int, state: State, memory: Tree, memory_rounds: dict[str, int],
-               record: dict[str, Any] | None) -> None:
-        """Make a round durable: its files and its line first, the checkpoint that names them last."""
+               record: dict[str, Any] | None, best: bool = False) -> None:
+        """Make a round durable: its files and its line first, the checkpoint that names them last.
+
+        `best`: this is the best round so far, and its state is kept until there is a better one.
+        """
+        if best:
+            self._best_file = self._write("best", round, state_tree(state, evidence=True))
         if state.evidence is not self._evidence:
             self._evidence, self._evidence_file = state.evidence, self._write("evidence", round, state.evidence)
         files = {
             **self._write("state", round, state_tree(state)), **self._write("memory", round, memory),
-            **self._evidence_file,
+            **self._evidence_file, **self._best_file,
         }
         if record is not None:
             self.write_line(record)
@@ -176,10 +185,12 @@ class RunFolder:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UmbelError(f"The file {path} must be as umbel writes it. It was changed: {_AGAIN}.") from error
         trees: dict[str, Tree] = {each: self._verified(*digests[each]) if each in digests else {} for each in KINDS}
-        state = kind(**trees["state"], evidence=trees["evidence"])
+        state = _state(path, kind, {**trees["state"], "evidence": trees["evidence"]})
+        best = _state(path, kind, trees["best"]) if trees["best"] else None
+        self._best_file = dict([digests["best"]]) if "best" in digests else {}
         self._evidence = state.evidence
         self._evidence_file = dict([digests["evidence"]]) if "evidence" in digests else {}
-        return Saved(last, state, trees["memory"], memory_rounds, self._records(last))
+        return Saved(last, state, trees["memory"], memory_rounds, self._records(last), best)
 
     def _verified(self, name: str, digest: str) -> Tree:
         path = self.path / name
@@ -210,6 +221,12 @@ class RunFolder:
             write_atomically(path, b"".join(kept))
         return records
 
+    def change_last_line(self, record: dict[str, Any]) -> None:
+        """Another record of the last round: a run that was stopped early is tested after it."""
+        path = self.path / "rounds.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True)
+        write_atomically(path, b"".join([*lines[:-1], (json.dumps(record, allow_nan=False) + "\n").encode()]))
+
     def finish(self, result: dict[str, Any], clusters: dict[str, Any]) -> None:
         """Put the result beside the last state, which loses its round number."""
         checkpoint = read_json(self.path / "checkpoint.json")
@@ -224,8 +241,15 @@ class RunFolder:
         write_json(self.path / "result.json", result)
 
 
-KINDS = ("state", "memory", "evidence")  # of safetensors files
+KINDS = ("state", "memory", "evidence", "best")  # of safetensors files
 _AGAIN = "start again with another --out"
+
+
+def _state(path: Path, kind: type[State], values: Tree) -> State:
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise UmbelError(f"The checkpoint {path} is of another method than the recipe's: {_AGAIN}.") from error
 
 
 def _kind(name: str) -> str:

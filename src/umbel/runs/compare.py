@@ -4,19 +4,26 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from umbel.algorithms import ALGORITHMS
-from umbel.runs.checkpoint import read_json, write_json
+from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError, unknown
+from umbel.federation.door import Federation
+from umbel.files import write_atomically
+from umbel.runs.checkpoint import read_json, write_json
 from umbel.runs.evaluate import ACCURACIES
 from umbel.runs.experiment import Experiment
-from umbel.files import write_atomically
-from umbel.runs.recipe import settable
-from umbel.runs.run import Session, same_recipe
+from umbel.runs.recipe import settable, settings_of
+from umbel.runs.result import Result
+from umbel.runs.session import Session, load, play, run, same_recipe
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import Console
 
 
 def experiments(methods: Sequence[str], common: Experiment, settings: Mapping[str, Any],
@@ -47,7 +54,7 @@ def own_settings(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**general, **named}
 
 
-def sessions(plan: Sequence[Experiment], out: Path, data_dir: Path | None) -> Iterator[Session]:
+def sessions(plan: Sequence[Experiment], out: Path, data_dir: Path | None, workers: int = 1) -> Iterator[Session]:
     """The runs still to do. Those under `out` that were done or begun earlier must be of the same comparison."""
     if (out / "recipe.toml").exists():
         raise UmbelError(f"The folder {out} must hold a comparison's runs. It is a run itself: choose another --out.")
@@ -59,9 +66,9 @@ def sessions(plan: Sequence[Experiment], out: Path, data_dir: Path | None) -> It
         if (folder / "result.json").exists():
             continue
         if (folder / "recipe.toml").exists():
-            yield Session.resume(folder, experiment, data_dir)
+            yield Session.resume(folder, experiment, data_dir, workers=workers)
         else:
-            yield Session.start(experiment, folder, data_dir)
+            yield Session.start(experiment, folder, data_dir, workers)
 
 
 def folder_of(out: Path, experiment: Experiment) -> Path:
@@ -71,9 +78,14 @@ def folder_of(out: Path, experiment: Experiment) -> Path:
 
 def table(out: Path, plan: Sequence[Experiment]) -> list[dict[str, Any]]:
     """One line a method, from the result.json files of its runs."""
+    return lines_of([read_json(folder_of(out, experiment) / "result.json") for experiment in plan])
+
+
+def lines_of(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One line a method, from the results of its seeds."""
     runs: dict[str, list[Any]] = {}
-    for experiment in plan:
-        runs.setdefault(experiment.method, []).append(read_json(folder_of(out, experiment) / "result.json"))
+    for info in infos:
+        runs.setdefault(info["method"], []).append(info)
     return [_line(method, results) for method, results in runs.items()]
 
 
@@ -115,3 +127,92 @@ def write(out: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     writer.writerows({name: json.dumps(value) if isinstance(value, list) else value for name, value in line.items()}
                      for line in lines)
     write_atomically(out / "compare.csv", text.getvalue().encode())
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Methods side by side: `lines` has one for each method, `results` one for each method and seed."""
+
+    lines: list[dict[str, Any]]
+    results: list[Result]
+    title: str
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The lines as a table, by method."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise UmbelError("to_pandas() needs pandas: pip install pandas.") from error
+        return pandas.DataFrame(self.lines).set_index("method")
+
+    def __repr__(self) -> str:
+        return self._drawn().export_text().rstrip()
+
+    def _repr_html_(self) -> str:
+        """The same table, for notebooks."""
+        return self._drawn().export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+    def _drawn(self) -> "Console":
+        from rich.console import Console
+
+        from umbel.runs import screen
+
+        console = Console(record=True, width=110, file=io.StringIO())
+        console.print(screen.compare_table(self.lines, self.title))
+        return console
+
+
+def compare(methods: Sequence[str | Algorithm], fed: Federation | None = None, *, seeds: int = 1,
+            out: str | Path | None = None, data_dir: str | Path | None = None, workers: int = 1,
+            progress: bool = False, settings: Mapping[str, Any] | None = None, **choices: Any) -> Comparison:
+    """Run several methods on the same clients, first weights, cohorts and batches.
+
+        umbel.compare(["fedavg", umbel.FLAG(beta=1.0)], fed, rounds=20)
+        umbel.compare(["fedavg", "flag"], data="digits", scenario="rotation-4", clients=12, seeds=3, rounds=20)
+
+    On a federation, `choices` are those of `umbel.run`; otherwise all fields of `umbel.Experiment`, and `settings` as
+    on the command line (`{"lr": 0.1, "fedprox.mu": 1.0}`). With `out` the runs are kept there, and a comparison that
+    was stopped is continued.
+    """
+    if fed is not None:
+        if seeds != 1:
+            raise UmbelError("A federation has the seed it was made with: compare over seeds by data=..., or make"
+                             f" federations of other seeds. Got seeds={seeds} instead of 1.")
+        results = [run(method, fed, progress=progress, out=None if out is None else Path(out) / _name(method),
+                       **choices) for method in methods]
+    else:
+        plan = _plan(methods, settings or {}, seeds, choices)
+        folder = None if data_dir is None else Path(data_dir)
+        if out is None:
+            results = [_once(experiment, folder, workers, progress) for experiment in plan]
+        else:
+            for session in sessions(plan, Path(out), folder, workers):
+                play(session, progress)
+            results = [load(folder_of(Path(out), experiment)) for experiment in plan]
+    lines = lines_of([result.info for result in results])
+    if out is not None:
+        write(Path(out), lines)
+    first = results[0].info
+    title = [first["data"], first["scenario"], f"{first['clients']} clients", f"rounds: {first['rounds']['after']}"]
+    return Comparison(lines, results, ", ".join(str(word) for word in title if word))
+
+
+def _name(method: str | Algorithm) -> str:
+    return method if isinstance(method, str) else method.name
+
+
+def _plan(methods: Sequence[str | Algorithm], settings: Mapping[str, Any], seeds: int,
+          choices: Mapping[str, Any]) -> list[Experiment]:
+    """An object's settings are those of its method alone."""
+    own = {f"{method.name}.{name}": value for method in methods if not isinstance(method, str)
+           for name, value in settings_of(method).items()}
+    return experiments([_name(method) for method in methods], Experiment(**choices), {**settings, **own}, seeds)
+
+
+def _once(experiment: Experiment, data_dir: Path | None, workers: int, progress: bool) -> Result:
+    resolved = experiment.resolved()
+    fed, algorithm = resolved.build(*resolved.draw(data_dir), workers=workers)
+    try:
+        return run(algorithm, fed, progress=progress, **asdict(resolved.options))
+    finally:
+        fed.close()

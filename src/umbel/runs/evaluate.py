@@ -4,8 +4,8 @@ The only module that sees test rows. Three accuracies, one task from three start
 was sent, the same after fine-tuning, and what the client was left with after its own last training.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.metrics import (
@@ -14,26 +14,27 @@ from sklearn.metrics import (
     homogeneity_completeness_v_measure,
 )
 
-from umbel.federation import tasks
 from umbel.algorithms.base import Algorithm, State, can_remember
 from umbel.data.clients import Work
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
+from umbel.federation.phases import EVALUATE
+from umbel.federation.scoring import score
 from umbel.tree import Held
 
+Scores: TypeAlias = dict[str, dict[str, float]]  # client -> accuracy, loss, rows
 ACCURACIES = ("cluster_model", "fine_tuned", "last_local")
 
 
 def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, become: tuple[str, ...] = (),
-             epochs: int = 0) -> dict[str, dict[str, float]]:
-    """Accuracy, loss and test rows of every placed client that can be asked, by name, after `round` rounds."""
+             epochs: int = 0, rows: str = "test") -> Scores:
+    """Accuracy, loss and rows of every placed client that can be asked, by name, after `round` rounds."""
     ids = (fed.online & (state.labels >= 0)).nonzero().flatten()
     if not len(ids):
         return {}
     only = fed.net.head_names if algorithm.tuned_layers == "head" else ()
     try:
-        heard = fed.testing().map(
-            tasks.score, Cohort(ids, round, "evaluate"),
-            work=Work(epochs=epochs, batch=algorithm.local.batch, rows="test"),
+        heard = (fed.testing() if rows == "test" else fed).map(
+            score, Cohort(ids, round, EVALUATE), work=Work(epochs=epochs, batch=algorithm.local.batch, rows=rows),
             each={"model": Held(state.models, state.labels[ids])}, become=become, only=only,
             **algorithm.local.options,
         )
@@ -41,21 +42,24 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
         return {}
     hits, size, loss = (heard.answers[name].tolist() for name in ("hits", "size", "loss"))
     return {
-        fed.names[i]: {"accuracy": hit / max(1, rows), "loss": each, "rows": rows}
-        for i, hit, rows, each in zip(heard.ids.tolist(), hits, size, loss, strict=True)
-        if rows  # a site of a real federation may have no test rows: it is not scored
+        fed.names[i]: {"accuracy": hit / count, "loss": each, "rows": count}
+        for i, hit, count, each in zip(heard.ids.tolist(), hits, size, loss, strict=True)
+        if count  # a site of a real federation may have no test rows: it is not scored
     }
 
 
-def current(fed: Federation, algorithm: Algorithm, state: State, round: int) -> dict[str, dict[str, float]]:
+def current(fed: Federation, algorithm: Algorithm, state: State, round: int, rows: str = "test") -> Scores:
     """What clients would use now: the cluster's model, or what the method makes of it."""
-    return accuracy(fed, algorithm, state, round, algorithm.own)
+    return accuracy(fed, algorithm, state, round, algorithm.own, rows=rows)
 
 
-def final(fed: Federation, algorithm: Algorithm, state: State, round: int,
-          epochs: int) -> dict[str, dict[str, dict[str, float]] | None]:
-    """The three accuracies of every client; what does not exist is None. `epochs` = 0 leaves out fine-tuning."""
-    remembers = can_remember(fed) or "remembered" in algorithm.own  # such a method keeps it whatever its size
+def final(fed: Federation, algorithm: Algorithm, state: State, round: int, epochs: int,
+          remembered: bool = True) -> dict[str, Scores | None]:
+    """The three accuracies of every client; what does not exist is None. `epochs` = 0 leaves out fine-tuning.
+
+    Not `remembered`: what clients keep is of another round than the state.
+    """
+    remembers = remembered and (can_remember(fed) or "remembered" in algorithm.own)  # such a method always keeps it
     return {
         "cluster_model": accuracy(fed, algorithm, state, round) if algorithm.has_cluster_model else None,
         "fine_tuned": accuracy(fed, algorithm, state, round, (*algorithm.own, "fine_tune"), epochs) if epochs else None,
@@ -63,7 +67,13 @@ def final(fed: Federation, algorithm: Algorithm, state: State, round: int,
     }
 
 
-def summary(clients: dict[str, dict[str, float]]) -> dict[str, Any]:
+def current_of(final: Mapping[str, Scores | None], algorithm: Algorithm) -> Scores | None:
+    """`current`, where one of the three accuracies is the same question; it is not asked twice."""
+    same = {(): "cluster_model", ("remembered",): "last_local"}.get(algorithm.own)
+    return final[same] if same else None
+
+
+def summary(clients: Scores) -> dict[str, Any]:
     """Over clients, in [0, 1]: mean, standard deviation, mean of the worst tenth, mean weighted by test rows."""
     scores = np.array([client["accuracy"] for client in clients.values()])
     rows = np.array([client["rows"] for client in clients.values()])

@@ -3,21 +3,24 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from umbel import tree
-from umbel.runs import evaluate
-from umbel.runs.checkpoint import RunFolder, read_json
 from umbel.data import formats
 from umbel.data.clients import Pool, Population
 from umbel.data.plans import load_plan
 from umbel.data.sources import DATASETS, checked
 from umbel.errors import UmbelError
-from umbel.runs.experiment import Experiment
 from umbel.federation.door import Cohort, NobodyAnswered
+from umbel.federation.phases import ADMIT, EVALUATE
 from umbel.federation.tasks import TASKS
+from umbel.runs import evaluate
+from umbel.runs.checkpoint import RunFolder, read_json
+from umbel.runs.experiment import Experiment
 from umbel.tree import Held, Params, Stack
 
 MIXED = (3, 32, 32)  # images of a scenario that brings several data sets
@@ -35,22 +38,27 @@ class Admission:
     fine_tuned: float | None
 
 
-def admit(run: Path, file: Path, name: str | None = None, epochs: int = 0) -> Admission:
-    """Place the client whose rows are in an npz file (x_train, y_train; x_test, y_test if it has some).
+Rows: TypeAlias = tuple[NDArray[Any], ...]  # x_train, y_train; x_test, y_test if there are some
 
-    The run folder stays as it was; only the newcomer's own rows are looked at.
+
+def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, epochs: int = 0) -> Admission:
+    """Place a client in a finished run, by an npz file or by its arrays: (x_train, y_train[, x_test, y_test]).
+
+    The run folder stays as it was; only the newcomer's own rows are looked at. `epochs` of fine-tuning on them come
+    before its model is returned.
     """
+    run = Path(run)
     info = _finished(run)
-    held = Experiment.from_toml(run / "recipe.toml")
-    if held.method == "oracle":
+    experiment = Experiment.from_toml(run / "recipe.toml")
+    if experiment.method == "oracle":
         raise UmbelError("The oracle is told the true groups, and a newcomer's is not known. Take another method.")
     known = list(info["clusters"]["labels"])
-    name = name or file.stem
+    name = name or (Path(client).stem if isinstance(client, str | Path) else "newcomer")
     if name in known:
         raise UmbelError(f"A newcomer needs a name of its own. '{name}' is a client of {run}: give another by --name.")
-    people = _alone(file, held, known, name, load_plan(run / "partition.npz").classes)
-    fed = replace(held, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
-    algorithm = held.algorithm()
+    people = _alone(client, experiment, known, name, load_plan(run / "partition.npz").classes)
+    fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
+    algorithm = experiment.algorithm()
     folder = RunFolder.open(run)
     try:
         saved = folder.load(algorithm.state)
@@ -60,24 +68,23 @@ def admit(run: Path, file: Path, name: str | None = None, epochs: int = 0) -> Ad
     state = saved.on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
     newcomer = torch.tensor([len(known)])
-    fed.online = torch.arange(len(known) + 1) == newcomer
     try:
-        state = algorithm.admit(fed, state, Cohort(newcomer, saved.round + 1, "admit"))
+        state = algorithm.admit(fed, state, Cohort(newcomer, saved.round + 1, ADMIT))
     except NobodyAnswered as error:
-        raise UmbelError(f"The client in {file} could not be placed: {error}.") from error
+        raise UmbelError(f"The client '{name}' could not be placed: {error}.") from error
     label = int(state.labels[-1])
     become = (*algorithm.own, *(["fine_tune"] if epochs else []))  # as evaluate does it, but the model comes out
     model: Held | Stack = Held(state.models, state.labels[newcomer])
     for step in become:
         options = algorithm.local.options if step == "fine_tune" else {}
-        heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, "evaluate"), each={"model": model},
+        heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, EVALUATE), each={"model": model},
                         work=algorithm.local.work._replace(epochs=epochs), **options)
         model = heard.answers["model"]
     stack = model.rows(torch.tensor([0])) if isinstance(model, Held) else model
 
     def score(become: tuple[str, ...]) -> float | None:
-        found = evaluate.accuracy(fed, algorithm, state, saved.round + 1, become, epochs)
-        return found[name]["accuracy"] if name in found else None
+        scores = evaluate.accuracy(fed, algorithm, state, saved.round + 1, become, epochs)
+        return scores[name]["accuracy"] if name in scores else None
 
     tested = len(people.test[-1]) > 0
     members = Counter(info["clusters"]["labels"].values())[label]
@@ -92,15 +99,26 @@ def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:
     return found
 
 
-def _alone(file: Path, held: Experiment, known: list[str], name: str, classes: int) -> Population:
-    """The newcomer with its rows, behind the clients of the run, whose rows are elsewhere."""
-    shape = DATASETS[held.data].shape if held.data else MIXED
-    halves = formats.client_npz(file)
+def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,
+           classes: int) -> Population:
+    """The newcomer with its rows, behind the clients of the run, whose rows are elsewhere and who are not asked."""
+    shape = DATASETS[experiment.data].shape if experiment.data else MIXED
+    halves = formats.client_npz(Path(client)) if isinstance(client, str | Path) else _halves(client)
     parts = [checked(piece, "this run", shape, classes) for piece in halves]
     rows = np.split(np.arange(sum(len(y) for _, y in parts)), np.cumsum([len(y) for _, y in parts])[:-1])
     none = np.empty(0, dtype=np.int64)
     pool = Pool(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
+    gone = np.zeros(len(known) + 1, dtype=np.int64)  # from round 0 on
+    gone[-1] = np.iinfo(np.int64).max
     return Population(
         pool, [*[none] * len(known), rows[0]], [*[none] * len(known), rows[1] if len(rows) > 1 else none],
-        np.zeros(len(known) + 1, dtype=np.int64), classes, [*known, name], facts={"groups": 0},
+        np.zeros(len(known) + 1, dtype=np.int64), classes, [*known, name], leaves=gone, facts={"groups": 0},
     )
+
+
+def _halves(arrays: Rows) -> list[formats.Piece]:
+    if len(arrays) not in (2, 4):
+        raise UmbelError("A newcomer's rows are (x_train, y_train), and (x_test, y_test) behind them if there are some."
+                         f" Got {len(arrays)} arrays.")
+    where = ("the newcomer's training rows", "the newcomer's test rows")
+    return [formats.Piece(arrays[at], arrays[at + 1], where[at // 2]) for at in range(0, len(arrays), 2)]

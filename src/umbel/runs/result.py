@@ -3,77 +3,64 @@
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from umbel.federation import ledger
-from umbel.runs import evaluate
-from umbel.algorithms import ALGORITHMS
+from umbel import tree
 from umbel.algorithms.base import Algorithm, State
-from umbel.runs.checkpoint import RunFolder, write_json
-from umbel.data.plans import save_plan
+from umbel.clustering.cuts import plural
+from umbel.errors import UmbelError, unknown
+from umbel.federation import ledger
 from umbel.federation.door import Federation
-from umbel.runs.recipe import settings_of, to_toml
-from umbel.tree import Tree
+from umbel.federation.phases import CLUSTERING, EVALUATE, SIGNATURE
+from umbel.federation.provenance import Provenance
+from umbel.nets.model import Model
+from umbel.nets.standalone import Standalone
+from umbel.runs import evaluate
+from umbel.runs.options import RunOptions
+from umbel.runs.recipe import settings_of
+from umbel.runs.run import Stopwatch, three_accuracies
+from umbel.tree import Params, Tree
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA = 1
+AT_ONCE = 1024  # rows of one forward pass of `predict`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """A finished run in memory. `info` is what result.json holds."""
+    """A finished run. `info` is what result.json holds, `clusters` what clusters.json does."""
 
     info: dict[str, Any]
+    clusters: dict[str, Any]
     state: State
     records: list[dict[str, Any]]
-    fed: Federation
-    choices: Mapping[str, Any]  # rounds, fraction and how it was tested
-
-    @classmethod
-    def of(cls, algorithm: Algorithm, fed: Federation, state: State, records: list[dict[str, Any]],
-           choices: Mapping[str, Any]) -> "Result":
-        """Put the result together."""
-        pages = ledger.merge(record["bytes"] for record in records)
-        info = {
-            "schema": SCHEMA,
-            "status": "finished",
-            "method": method_name(algorithm),
-            "params": settings_of(algorithm),
-            "data": fed.facts.get("data"),
-            "data_part": fed.facts.get("data_part"),
-            "scenario": fed.setup.get("scenario"),
-            "scenario_facts": fed.facts.get("scenario"),
-            "partition_hash": fed.facts.get("partition_hash"),
-            "test_mode": fed.facts.get("test_mode"),
-            "model": {"name": fed.net.name, "parameters": fed.net.parameters, "head": fed.net.head},
-            "seed": fed.seed,
-            "clients": len(fed.names),
-            "rounds": {"pretrain": algorithm.pretrain, "after": choices["rounds"]},
-            "fraction": choices["fraction"],
-            "engine": fed.setup.get("engine"),
-            "device": fed.device.type,
-            "precision": fed.net.precision,
-            "workers": fed.workers,
-            "headline": algorithm.headline,
-            "clusters": _clusters(fed, state),
-            "accuracy": _accuracy(algorithm, fed, state, records, choices),
-            "bytes": ledger.summary(pages),
-            "seconds": _seconds(records),
-            "lost": dict(Counter(reason for record in records for reason in record["lost"].values())),
-            "versions": versions(),
-        }
-        return cls(info, state, records, fed, choices)
+    algorithm: Algorithm
+    net: Model | None  # None where a run was loaded whose network is the user's own
+    memory: Tree  # what clients keep, by name
+    memory_rounds: dict[str, int]  # and the round that it is from
+    provenance: Provenance
+    options: RunOptions
 
     @property
     def labels(self) -> Tensor:
         """(n,) the cluster of each client; -1 = not placed."""
         return self.state.labels
+
+    @property
+    def names(self) -> list[str]:
+        """The clients, in the order of the labels."""
+        return list(self.info["clusters"]["labels"])
 
     @property
     def models(self) -> Tree:
@@ -90,95 +77,253 @@ class Result:
         """Mean accuracy over clients by number of rounds done."""
         return {each["round"] + 1: each["accuracy"]["mean"] for each in self.records if each.get("accuracy")}
 
-    def clusters_table(self) -> dict[str, Any]:
-        """What clusters.json holds: the members of each cluster, and a line for each client."""
-        truth, counts = self.fed.facts.get("truth"), self.fed.facts.get("label_counts")
-        final = self.records[-1]["final"]
-        labels = self.labels.tolist()
+    def model(self, cluster: int | None = None, *, client: str | None = None) -> nn.Module:
+        """A cluster's model, or the one that a client uses, as a plain module that scales its inputs itself.
 
-        def reached(name: str) -> dict[str, float]:
-            return {kind: scores[name]["accuracy"] for kind, scores in final.items() if scores and name in scores}
+        It takes images as they were given, uint8 or in [0, 1], and needs nothing of umbel.
+        """
+        if (cluster is None) == (client is None):
+            raise UmbelError("Say whose model: model(0), of a cluster, or model(client='c000').")
+        if self.net is None:
+            raise UmbelError("This run's network was your own: load it again as umbel.load(folder, model=...), with the"
+                             " module or the function that builds it.")
+        return Standalone(self.net, self._of_client(client) if client is not None else self._of_cluster(cluster))
 
-        def holds(i: int) -> dict[str, int] | None:  # only a simulation knows
-            return {str(label): rows for label, rows in enumerate(counts[i]) if rows} if counts else None
+    def _of_cluster(self, cluster: int | None) -> Params:
+        clusters = tree.count(self.models)
+        if type(cluster) is not int or not 0 <= cluster < clusters:
+            raise UmbelError(f"The clusters of this run are 0 to {clusters - 1}. Got {cluster!r} instead.")
+        if not self.algorithm.has_cluster_model:
+            raise UmbelError(f"The method '{self.info['method']}' has no model for a whole cluster: ask for a client's,"
+                             " as in model(client='c000').")
+        return tree.to(tree.take(self.models, cluster), "cpu")
 
-        clients = [
-            {"name": name, "cluster": label, "truth": truth[i] if truth else None, "accuracy": reached(name),
-             "holds": holds(i)}
-            for i, (name, label) in enumerate(zip(self.fed.names, labels, strict=True))
-        ]
-        members = {str(k): [c["name"] for c in clients if c["cluster"] == k] for k in sorted(set(labels))}
-        return {"members": members, "clients": clients}
+    def _of_client(self, client: str) -> Params:
+        assert self.net is not None
+        labels = self.info["clusters"]["labels"]
+        if client not in labels:
+            raise unknown("client", str(client), labels)
+        if labels[client] < 0:
+            raise UmbelError(f"The client '{client}' was never placed, and has no model.")
+        sent = tree.take(self.models, labels[client])
+        kept = {"last": self.net.init(self.info["seed"]), **self.memory.get(client, {})}
+        return tree.to(self.algorithm.personal(sent, kept), "cpu")
+
+    def predict(self, x: NDArray[Any] | Tensor, *, client: str | None = None,
+                cluster: int | None = None) -> NDArray[np.int64]:
+        """The class of each image, (rows,), by the model of a client or of a cluster."""
+        module = self.model(cluster, client=client)
+        images = torch.as_tensor(x)
+        assert self.net is not None
+        if tuple(images.shape[1:]) != self.net.shape:
+            raise UmbelError(f"Images must be (rows, {', '.join(map(str, self.net.shape))})."
+                             f" Got {tuple(images.shape)} instead.")
+        with torch.no_grad():
+            starts = range(0, len(images), AT_ONCE)
+            classes = [module(images[start : start + AT_ONCE]).argmax(1) for start in starts]
+        return torch.cat(classes).numpy() if classes else np.empty(0, dtype=np.int64)
+
+    def to_pandas(self, of: str = "clients") -> "pandas.DataFrame":
+        """A table of the clients (cluster, true group, accuracies), or of the rounds (accuracy, bytes, seconds)."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise UmbelError("to_pandas() needs pandas: pip install pandas.") from error
+        if of == "clients":
+            rows = [{"client": each["name"], "cluster": each["cluster"], "truth": each["truth"], **each["accuracy"]}
+                    for each in self.clusters["clients"]]
+            return pandas.DataFrame(rows).set_index("client")
+        if of == "rounds":
+            return pandas.DataFrame([_line(each) for each in self.records if each["round"] >= 0]).set_index("round")
+        raise UmbelError(f"A table is of 'clients' or of 'rounds'. Got '{of}' instead.")
 
     def save(self, folder: str | Path) -> Path:
         """Keep the run in a new folder, as `umbel run` would have."""
-        path = Path(folder)
-        recipe = {"method": self.info["method"], **self.fed.setup, **self.choices, "settings": self.info["params"]}
-        run = RunFolder.create(path, to_toml(recipe))
-        write_json(path / "env.json", environment(self.fed))
-        if self.fed.plan is not None:
-            save_plan(path / "partition.npz", self.fed.plan)
-        for record in self.records:
-            run.write_line(record)
-        run.commit(self.records[-1]["round"], self.state, *self.fed.memory(), None)
-        run.finish(self.info, self.clusters_table())
-        run.close()
-        return path
+        from umbel.runs.session import keep  # a session is built on results
+
+        return keep(self, Path(folder))
+
+    def __repr__(self) -> str:
+        return f"<Result {self._words}>"
+
+    @property
+    def _words(self) -> str:
+        info = self.info
+        score = info["accuracy"][info["headline"]]
+        agreement = "" if info["clusters"]["ari"] is None else f", ARI {info['clusters']['ari']:.2f}"
+        reached = "not tested" if score is None else f"accuracy {100 * score['mean']:.2f} %"
+        return (f"{info['method']} on {info['data']}, {info['scenario']}: {reached},"
+                f" {plural(info['clusters']['count'])} of {info['clients']} clients{agreement}")
+
+    def _repr_html_(self) -> str:
+        """A small table, for notebooks."""
+        cells = "".join(
+            f"<tr><td>{kind.replace('_', ' ')}</td><td>{100 * score['mean']:.2f} ± {100 * score['std']:.2f}</td>"
+            f"<td>{100 * score['worst_decile']:.2f}</td></tr>"
+            for kind in evaluate.ACCURACIES if (score := self.info["accuracy"][kind])
+        )
+        return (f"<div><b>{escape(self._words)}</b><table><tr><th>accuracy of</th><th>mean ± std over clients (%)</th>"
+                f"<th>worst tenth</th></tr>{cells}</table></div>")
 
 
-def method_name(algorithm: Algorithm) -> str:
-    """The name that a person types, or the class's for a method that is not registered."""
-    kind = type(algorithm)
-    return next((name for name, known in ALGORITHMS.items() if known is kind), kind.__name__)
+def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[dict[str, Any]],
+           options: RunOptions | None = None) -> Result:
+    """Make a result of any loop over `rounds`: of its last (or best) state, and the records of all its rounds.
+
+        records = []
+        for done in umbel.rounds(method, fed, rounds=100):
+            records.append(done.record)
+            if good_enough(done.accuracy):
+                break
+        result = umbel.finish(method, fed, done.state, records)
+
+    A loop that was left early is tested now, and the bytes and seconds of that are added to its last round.
+    """
+    if not records or records[-1]["round"] < 0:
+        raise UmbelError("A result needs at least one round: let the loop go on to round 0 or beyond.")
+    options = options or RunOptions(**records[0].get("options", {}))
+    if "final" not in records[-1]:
+        records = [*records[:-1], _tested_late(algorithm, fed, state, records[-1], options)]
+    pages, rounds = fed.memory()
+    info = _info(algorithm, fed, state, records, options)
+    clusters = _clusters_table(fed.names, fed.provenance, state, records[-1]["final"])
+    return Result(info, clusters, state, records, algorithm, fed.net, pages, rounds, fed.provenance, options)
 
 
-def _clusters(fed: Federation, state: State) -> dict[str, Any]:
-    labels, truth = state.labels.tolist(), fed.facts.get("truth")
+def _tested_late(algorithm: Algorithm, fed: Federation, state: State, record: dict[str, Any],
+                 options: RunOptions) -> dict[str, Any]:
+    """A round's record with all three accuracies, as if it had been the last from the start."""
+    with Stopwatch(fed) as watch:
+        final = three_accuracies(algorithm, fed, state, record["round"], options, remembered=options.keep == "last")
+    extra = watch.seconds
+    seconds = {name: record["seconds"].get(name, 0.0) + extra.get(name, 0.0) for name in {**record["seconds"], **extra}}
+    moved = ledger.merge([record["bytes"], ledger.totals(fed.ledger.drain())])
+    late: dict[str, Any] = {"final": final, "bytes": moved, "seconds": seconds}
+    if not record.get("accuracy"):
+        clients = evaluate.current_of(final, algorithm)
+        late["accuracy"] = evaluate.summary(clients if clients is not None else {})
+    return {**record, **late}
+
+
+def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dict[str, Any]],
+          options: RunOptions) -> dict[str, Any]:
+    about = fed.provenance
+    done = records[-1]["round"] + 1
+    rounds = {"pretrain": min(algorithm.pretrain, done), "after": max(0, done - algorithm.pretrain)}
+    if rounds["after"] < options.rounds:
+        rounds["asked"] = options.rounds  # it was stopped early
+    info: dict[str, Any] = {
+        "schema": SCHEMA,
+        "status": "finished",
+        "method": algorithm.name,
+        "params": settings_of(algorithm),
+        "data": about.data,
+        "data_part": about.part,
+        "scenario": about.setup.get("scenario"),
+        "scenario_facts": about.scenario,
+        "partition_hash": about.partition_hash,
+        "test_mode": about.test_mode,
+        "model": {"name": fed.net.name, "parameters": fed.net.parameters, "head": fed.net.head},
+        "seed": fed.seed,
+        "clients": len(fed.names),
+        "rounds": rounds,
+        "fraction": options.fraction,
+        "engine": about.setup.get("engine"),
+        "device": fed.device.type,
+        "precision": fed.net.precision,
+        "workers": fed.workers,
+        "headline": algorithm.headline,
+        "clusters": _clusters(fed.names, about, algorithm, state),
+        "accuracy": _accuracy(algorithm, state, records, options),
+        "bytes": ledger.summary(ledger.merge(record["bytes"] for record in records)),
+        "seconds": _seconds(records),
+        "lost": dict(Counter(reason for record in records for reason in record["lost"].values())),
+        "versions": versions(),
+    }
+    if options.keep == "best":
+        best = max((each for each in records if each.get("validation")), key=lambda each: each["validation"]["mean"])
+        info["kept"] = {"round": best["round"], "validation": best["validation"]["mean"]}
+    return info
+
+
+def _line(record: dict[str, Any]) -> dict[str, Any]:
+    """A round as a row of a table."""
+    moved = ledger.summary(record["bytes"])
+    return {"round": record["round"], "accuracy": (record.get("accuracy") or {}).get("mean"),
+            "worst_decile": (record.get("accuracy") or {}).get("worst_decile"), "clusters": record["clusters"],
+            "asked": record["asked"], "lost": len(record["lost"]), "bytes_down": moved["down"],
+            "bytes_up": moved["up"], "seconds": record["seconds"]["wall"]}
+
+
+def _clusters_table(names: list[str], about: Provenance, state: State,
+                    final: dict[str, evaluate.Scores | None]) -> dict[str, Any]:
+    """What clusters.json holds: the members of each cluster, and a line for each client."""
+    labels = state.labels.tolist()
+
+    def reached(name: str) -> dict[str, float]:
+        return {kind: scores[name]["accuracy"] for kind, scores in final.items() if scores and name in scores}
+
+    def holds(i: int) -> dict[str, int] | None:  # only a simulation knows
+        return {str(label): n for label, n in enumerate(about.label_counts[i]) if n} if about.label_counts else None
+
+    clients = [
+        {"name": name, "cluster": label, "truth": about.truth[i] if about.truth else None, "accuracy": reached(name),
+         "holds": holds(i)}
+        for i, (name, label) in enumerate(zip(names, labels, strict=True))
+    ]
+    members = {str(k): [c["name"] for c in clients if c["cluster"] == k] for k in sorted(set(labels))}
+    return {"members": members, "clients": clients}
+
+
+def _clusters(names: list[str], about: Provenance, algorithm: Algorithm, state: State) -> dict[str, Any]:
+    labels, truth = state.labels.tolist(), about.truth
     placed = [i for i, label in enumerate(labels) if label >= 0]
     agreement = dict.fromkeys(("ari", "ami", "homogeneity", "completeness", "v_measure"), None)
     if truth:
         agreement |= evaluate.agreement([labels[i] for i in placed], [truth[i] for i in placed])
     return {
-        "count": len({labels[i] for i in placed}), "labels": dict(zip(fed.names, labels, strict=True)),
-        "truth": dict(zip(fed.names, truth, strict=True)) if truth else None, **agreement,
-        "unplaced": len(labels) - len(placed), "why": _why(state),
+        "count": len({labels[i] for i in placed}), "labels": dict(zip(names, labels, strict=True)),
+        "truth": dict(zip(names, truth, strict=True)) if truth else None, **agreement,
+        "unplaced": len(labels) - len(placed), "why": _why(algorithm, state),
     }
 
 
-def _why(state: State) -> dict[str, Any]:
+def _why(algorithm: Algorithm, state: State) -> dict[str, Any]:
     """What the method says of its own choice, as far as it fits a line; the whole evidence is in its file."""
     names = [name for name in ("cut", "hopkins", "variation") if name in state.evidence]
-    found: dict[str, Any] = {name: state.evidence[name].tolist() for name in names}
-    curve = state.evidence.get("sweep")
+    why: dict[str, Any] = {name: state.evidence[name].tolist() for name in names}
+    curve = state.evidence.get("curve")
     if curve is not None and bool((curve[:, 3] == 1).any()):
-        found["score"] = float(curve[curve[:, 3] == 1][0, 2])
-        found["tried"] = len(curve)
-    return found
+        why["score"] = float(curve[curve[:, 3] == 1][0, 2])
+        why["tried"] = len(curve)
+        why["words"] = algorithm.why(state)
+    return why
 
 
-def _accuracy(algorithm: Algorithm, fed: Federation, state: State, records: list[dict[str, Any]],
-              choices: Mapping[str, Any]) -> dict[str, Any]:
+def _accuracy(algorithm: Algorithm, state: State, records: list[dict[str, Any]],
+              options: RunOptions) -> dict[str, Any]:
     """The three accuracies, None where one does not exist, with the reason."""
     final = records[-1]["final"]
-    found = {kind: evaluate.summary(scores) | {"rounds_averaged": 1} if scores else None
-             for kind, scores in final.items()}
-    window = [record["accuracy"] for record in records[-choices["average_last"]:] if record.get("accuracy")]
-    if found["cluster_model"] and len(window) > 1:
+    scores = {kind: evaluate.summary(clients) | {"rounds_averaged": 1} if clients else None
+              for kind, clients in final.items()}
+    window = [record["accuracy"] for record in records[-options.average_last:] if record.get("accuracy")]
+    if scores["cluster_model"] and len(window) > 1 and options.keep == "last":
         means = {name: sum(each[name] for each in window) / len(window)
                  for name in ("mean", "std", "worst_decile", "weighted")}
-        found["cluster_model"] |= means | {"rounds_averaged": len(window)}
-    if found["last_local"]:
+        scores["cluster_model"] |= means | {"rounds_averaged": len(window)}
+    if scores["last_local"]:
         trained = {i for record in records for i in record["trained"]}
         placed = {i for i, label in enumerate(state.labels.tolist()) if label >= 0}
-        found["last_local"]["never_trained"] = len(placed - trained)
+        scores["last_local"]["never_trained"] = len(placed - trained)
     reasons = {
         "cluster_model": "the server's models do not classify by themselves in this method",
         "fine_tuned": "fine-tuning was left out (fine_tune = 0)",
-        "last_local": "clients keep no local model above 256 MiB in all",
+        "last_local": "clients keep no local model above 256 MiB in all" if options.keep == "last"
+                      else "what clients keep is of the last round, and the best round's models were kept",
     }
     nobody = "no client that could be asked has test rows"
-    missing = {kind: reasons[kind] if final[kind] is None else nobody for kind, scores in found.items() if not scores}
-    return {**found, "missing": missing}
+    missing = {kind: reasons[kind] if final[kind] is None else nobody for kind, each in scores.items() if not each}
+    return {**scores, "missing": missing}
 
 
 def _seconds(records: list[dict[str, Any]]) -> dict[str, float]:
@@ -187,24 +332,22 @@ def _seconds(records: list[dict[str, Any]]) -> dict[str, float]:
         return float(sum(record["seconds"].get(name, 0.0) for record in records))
 
     training = [record for record in records if record["round"] >= 0]
-    busy = [record["seconds"]["wall"] - record["seconds"].get("evaluate", 0.0) for record in training]
-    start = records[0]["seconds"]
+    busy = [record["seconds"]["wall"] - record["seconds"].get(EVALUATE, 0.0) for record in training]
     return {
-        "total": phase("wall"), "per_round": sum(busy) / max(1, len(busy)), "evaluate": phase("evaluate"),
-        "signature": phase("signature"),
-        "clustering": start["wall"] - sum(spent for name, spent in start.items() if name != "wall"),
+        "total": phase("wall"), "per_round": sum(busy) / max(1, len(busy)), "evaluate": phase(EVALUATE),
+        "signature": phase(SIGNATURE), "clustering": phase(CLUSTERING),
     }
 
 
 def versions() -> dict[str, str]:
     """Of umbel and of what its numbers depend on."""
-    found = {"python": platform.python_version()}
+    known = {"python": platform.python_version()}
     for package in ("umbel", "torch", "numpy", "scipy", "scikit-learn"):
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            known[package] = "not installed"
+    return known
 
 
 def environment(fed: Federation) -> dict[str, Any]:
@@ -214,3 +357,10 @@ def environment(fed: Federation) -> dict[str, Any]:
         "versions": versions(), "system": platform.system(), "device": device, "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+
+
+def recipe_of(algorithm: Algorithm, about: Provenance, options: RunOptions) -> dict[str, Any]:
+    """Every choice that decides a run, as its recipe has them."""
+    return {"method": algorithm.name, **about.setup, **asdict(options), "settings": settings_of(algorithm)}
+
+

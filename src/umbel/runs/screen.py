@@ -10,7 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
-from umbel.runs.run import Round, Session
+from umbel.federation.door import Federation
+from umbel.runs.run import Round
+from umbel.runs.session import Session
 
 WORDS = {
     "cluster_model": "the cluster's model",
@@ -20,17 +22,24 @@ WORDS = {
 
 
 def follow(session: Session, console: Console, name: str, quiet: bool = False) -> Iterator[Round]:
-    """Hand the rounds on, showing progress: a live bar on a terminal, plain lines elsewhere."""
+    """Hand the rounds of a session on, showing progress unless that is not wanted."""
     if quiet:
-        yield from session.rounds()
-    elif console.is_terminal:
-        with _bar(session, console, name) as show:
-            for done in session.rounds():
+        return session.rounds()
+    return followed(session.rounds(), console, name, session.total, session.fed,
+                    session.saved.round + 1 if session.saved else 0)
+
+
+def followed(rounds: Iterator[Round], console: Console, name: str, total: int, fed: Federation,
+             done_before: int = 0) -> Iterator[Round]:
+    """Hand rounds on, showing progress: a live bar on a terminal or in a notebook, plain lines elsewhere."""
+    if console.is_terminal or console.is_jupyter:
+        with _bar(console, name, total, fed, done_before) as show:
+            for done in rounds:
                 show(done)
                 yield done
     else:
-        for done in session.rounds():
-            if line := _line(done, session.total):
+        for done in rounds:
+            if line := _line(done, total):
                 console.print(f"{name}  {line}", highlight=False, soft_wrap=True)
             yield done
 
@@ -46,7 +55,7 @@ def _line(done: Round, total: int) -> str:
 
 
 @contextmanager
-def _bar(session: Session, console: Console, name: str) -> Iterator[Any]:
+def _bar(console: Console, name: str, total: int, fed: Federation, done_before: int) -> Iterator[Any]:
     rest = Column(ratio=1, no_wrap=True, overflow="crop")  # what an 80-column terminal leaves
     columns = (
         TextColumn("[bold]{task.description}"), BarColumn(bar_width=max(10, 30 - len(name))), MofNCompleteColumn(),
@@ -54,20 +63,18 @@ def _bar(session: Session, console: Console, name: str) -> Iterator[Any]:
         TextColumn("[dim]{task.fields[phase]}", table_column=rest),
     )
     with Progress(*columns, console=console, expand=True) as progress:
-        start = session.saved.round + 1 if session.saved else 0
-        bar = progress.add_task(name, total=session.total, completed=start, score="", phase="")
+        bar = progress.add_task(name, total=total, completed=done_before, score="", phase="")
 
         def watch(phase: str, done: int, asked: int) -> None:
             progress.update(bar, phase=f"{phase} {done}/{asked}")
 
         def show(done: Round) -> None:
-            score = done.record.get("accuracy")
             progress.update(bar, completed=done.index + 1)
-            if score:
-                progress.update(bar, score=f"[green]{100 * score['mean']:.2f} %")
+            if done.accuracy is not None:
+                progress.update(bar, score=f"[green]{100 * done.accuracy:.2f} %")
 
-        session.fed.watch = watch
-        yield show
+        with fed.watched(watch):
+            yield show
         progress.update(bar, phase="")
 
 
@@ -109,8 +116,7 @@ def result_lines(info: Mapping[str, Any]) -> list[str]:
 
 
 def _why(why: Mapping[str, Any]) -> list[str]:
-    parts = [f"cut at {why['cut']:.4g}"] if "cut" in why else []
-    parts += [f"score {why['score']:.3f}, of {why['tried']} partitions tried"] if why.get("tried", 0) > 1 else []
+    parts = [why["words"]] if why.get("words") else []
     if "hopkins" in why:
         pull, push = why["variation"]
         parts.append(f"Hopkins {why['hopkins']:.2f}, c_v of pull and push {pull:.2f} and {push:.2f}")

@@ -1,0 +1,103 @@
+"""Checked fields of dataclasses: a range or a choice stands beside each default, and `check` holds values against it.
+
+`__post_init__` of every options class calls `check`, so that Python and the command line refuse alike.
+"""
+
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import field, fields
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+from umbel.errors import UmbelError, unknown
+
+_SIGNS = {"ge": ("at least", operator.ge), "gt": ("greater than", operator.gt),
+          "le": ("at most", operator.le), "lt": ("less than", operator.lt)}
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def number(default: Any, **rule: float) -> Any:
+    """A number with its allowed range: `number(0.01, gt=0)`; rules are ge, gt, le, lt."""
+    return field(default=default, metadata=rule)
+
+
+def choice(default: str | None, *allowed: str) -> Any:
+    """One of a few words."""
+    return field(default=default, metadata={"one_of": allowed})
+
+
+def refuse_unknown(kind: Any, given: Iterable[str], owner: str) -> None:
+    """The sentence for a misspelt setting, where Python itself would speak of an unexpected keyword argument."""
+    known = [each.name for each in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise unknown(f"setting of {owner} named", name, known)
+
+
+def check(thing: Any, owner: str) -> None:
+    """Hold every field of a dataclass against its type and the rule in its metadata; `owner` is named in the sentence.
+
+    A whole number where a number is wanted becomes one (lr=1 is lr=1.0), so that the same setting reads alike.
+    """
+    kind: Any = type(thing)
+    types = _types(kind)
+    for each in fields(thing):
+        value = getattr(thing, each.name)
+        if getattr(value, "shape", None) == () and hasattr(value, "item"):  # one number out of an array
+            value = value.item()
+            object.__setattr__(thing, each.name, value)
+        allowed = alternatives(types.get(each.name))
+        if type(value) is int and float in allowed and int not in allowed:
+            value = float(value)
+            object.__setattr__(thing, each.name, value)
+        _check_type(owner, each.name, value, allowed)
+        if value is not None:
+            _check_rule(owner, each.name, value, dict(each.metadata))
+
+
+@cache
+def _types(kind: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except NameError:  # a user's class may name types that only a type checker sees: rules are checked all the same
+        return {}
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows: `int | None` -> (int, NoneType)."""
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
+
+
+def in_words(allowed: tuple[Any, ...]) -> str:
+    """Types as a person says them: "a whole number or a text"."""
+    return " or ".join(_WORDS[one] for one in allowed if one in _WORDS)
+
+
+def _check_type(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    plain = tuple(one for one in allowed if one in _WORDS or one is type(None))
+    if not plain:
+        return  # a table, a list or another options class has its own checks
+    if type(value) not in plain:
+        raise UmbelError(f"The '{name}' of {owner} must be {in_words(plain)}. Got {shown(value)} instead.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UmbelError(f"The '{name}' of {owner} must be a finite number. Got {value} instead.")
+
+
+def _check_rule(owner: str, name: str, value: Any, rule: dict[str, Any]) -> None:
+    if "one_of" in rule and value not in rule["one_of"]:
+        words = " or ".join(f"'{word}'" for word in rule["one_of"])
+        raise UmbelError(f"The '{name}' of {owner} must be {words}. Got '{value}' instead.")
+    limits = {sign: limit for sign, limit in rule.items() if sign in _SIGNS}
+    if any(not _SIGNS[sign][1](value, limit) for sign, limit in limits.items()):
+        words = " and ".join(f"{_SIGNS[sign][0]} {limit}" for sign, limit in limits.items())
+        raise UmbelError(f"The '{name}' of {owner} must be {words}. Got {value} instead.")
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: as a recipe has it, and no longer than a line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

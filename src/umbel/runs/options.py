@@ -1,0 +1,34 @@
+"""How long a run is, whom it asks, and how it is tested."""
+
+from dataclasses import dataclass
+
+from umbel.algorithms.base import Algorithm
+from umbel.errors import UmbelError
+from umbel.fields import check, choice, number
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The choices of a run that are neither the federation's nor the method's."""
+
+    rounds: int = number(20, ge=1)  # after a method's own pre-training rounds
+    fraction: float = number(1.0, gt=0, le=1)  # of the placed clients, asked in a round
+    eval_every: int = number(1, ge=1)
+    average_last: int = number(1, ge=1)  # rounds over which the cluster model's accuracy is averaged
+    fine_tune: int | None = number(None, ge=0)  # epochs; as many as a round's unless given; 0 = leave it out
+    keep: str = choice("last", "last", "best")  # which round's models are the result's; best = by validation rows
+
+    def __post_init__(self) -> None:
+        check(self, "the run")
+
+    def check_for(self, algorithm: Algorithm) -> None:
+        """Refuse what does not go with a method."""
+        name = algorithm.name
+        if self.fine_tune == 0 and algorithm.headline == "fine_tuned":
+            raise UmbelError(f"The 'fine_tune' of {name}, judged by it, must be at least 1. Got 0 instead.")
+        if self.keep == "best" and algorithm.own:
+            raise UmbelError(f"The 'keep' of {name}, whose clients keep models of their own, must be 'last'."
+                             " Got 'best' instead.")
+        if self.keep == "best" and algorithm.local.rows != "fit":
+            raise UmbelError("The best round is chosen by validation rows, which training must leave out: set"
+                             " rows=fit (--set rows=fit, Local(rows=\"fit\")). Got rows=train instead.")

@@ -1,0 +1,329 @@
+"""A run in a folder, where every round is durable when it is handed out; and the verbs around it: run, resume, load."""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from umbel.algorithms import ALGORITHMS
+from umbel.algorithms.base import Algorithm
+from umbel.data.plans import load_plan, save_plan
+from umbel.errors import UmbelError
+from umbel.federation.door import Federation
+from umbel.federation.provenance import Provenance
+from umbel.nets import model as models
+from umbel.nets.model import Model
+from umbel.nets.networks import MODELS
+from umbel.runs.checkpoint import RunFolder, Saved, read_json, write_json
+from umbel.runs.experiment import Experiment, Network, algorithm_of
+from umbel.runs.options import RunOptions
+from umbel.runs.recipe import read_toml, to_toml
+from umbel.runs.result import Result, environment, finish, recipe_of
+from umbel.runs.run import Round, better, rounds
+
+Watcher = Callable[[Round], Any]
+
+
+@dataclass
+class Session:
+    """A run in a folder."""
+
+    fed: Federation
+    algorithm: Algorithm
+    options: RunOptions
+    folder: RunFolder
+    saved: Saved | None = None
+
+    @classmethod
+    def begin(cls, fed: Federation, algorithm: Algorithm, options: RunOptions, out: Path) -> "Session":
+        """A new folder for a federation and a method that are there already."""
+        options.check_for(algorithm)
+        folder = RunFolder.create(out, to_toml(recipe_of(algorithm, fed.provenance, options)))
+        _describe(out, fed)
+        return cls(fed, algorithm, options, folder)
+
+    @classmethod
+    def start(cls, experiment: Experiment, out: Path, data_dir: Path | None = None, workers: int = 1) -> "Session":
+        """Begin in a new folder. Nothing is written before data, partition and model are known to be good."""
+        experiment = experiment.resolved()
+        fed, algorithm = experiment.build(*experiment.draw(data_dir), workers=workers)
+        return cls.begin(fed, algorithm, experiment.options, out)
+
+    @classmethod
+    def resume(cls, out: Path, experiment: Experiment | None = None, data_dir: Path | None = None,
+               rounds: int | None = None, workers: int = 1) -> "Session":
+        """Go on in a folder; an experiment, when given, must be the one that the folder holds.
+
+        `rounds` is another number of them than the recipe's, even of a finished run; the result is then made anew.
+        """
+        folder = RunFolder.open(out)
+        try:
+            recipe = same_recipe(out, experiment)
+            stored = out / "partition.npz"
+            plan, dataset = replace(recipe, partition=str(stored) if stored.exists() else None).draw(data_dir)
+            fed, algorithm = recipe.build(plan, dataset, workers=workers)
+            return cls._go_on(fed, algorithm, recipe.options, folder, rounds)
+        except BaseException:
+            folder.close()
+            raise
+
+    @classmethod
+    def resume_with(cls, out: Path, fed: Federation, algorithm: Algorithm | None = None,
+                    rounds: int | None = None) -> "Session":
+        """Go on in the folder of a run on data, with a model or by a method that no recipe can name."""
+        folder = RunFolder.open(out)
+        try:
+            recipe = read_toml(out / "recipe.toml")
+            algorithm = algorithm or algorithm_of(str(recipe.get("method")), recipe.get("settings", {}),
+                                                  fed.provenance.truth or ())
+            options = RunOptions(**{name: value for name, value in recipe.items() if name in asdict(RunOptions())})
+            _refuse_other(out, recipe, plain(recipe_of(algorithm, fed.provenance, options)))
+            return cls._go_on(fed, algorithm, options, folder, rounds)
+        except BaseException:
+            folder.close()
+            raise
+
+    @classmethod
+    def _go_on(cls, fed: Federation, algorithm: Algorithm, options: RunOptions, folder: RunFolder,
+               rounds: int | None) -> "Session":
+        saved = folder.load(algorithm.state)
+        if rounds is not None and rounds != options.rounds:
+            done = saved.round + 1 - algorithm.pretrain if saved else 0
+            if rounds <= done:
+                raise UmbelError(f"The run in {folder.path} has done {done} rounds already: it can go on to more of"
+                                 f" them. Got {rounds} instead.")
+            options = replace(options, rounds=rounds)
+            folder.change(to_toml(recipe_of(algorithm, fed.provenance, options)))
+        _describe(folder.path, fed)
+        return cls(fed, algorithm, options, folder, saved)
+
+    @property
+    def total(self) -> int:
+        """Rounds in all, pre-training included."""
+        return self.algorithm.pretrain + self.options.rounds
+
+    def rounds(self) -> Iterator[Round]:
+        """The rounds still to do, each committed before it is handed out."""
+        records = list(self.saved.records) if self.saved else []
+        best = self.saved.best if self.saved else None
+        best_record = _best_of(records) if self.options.keep == "best" else None
+        for done in rounds(self.algorithm, self.fed, saved=self.saved, **asdict(self.options)):
+            is_best = self.options.keep == "best" and better(done.record, best_record)
+            best, best_record = (done.state, done.record) if is_best else (best, best_record)
+            self.folder.commit(done.index, done.state, *self.fed.memory(), done.record, best=is_best)
+            records.append(done.record)
+            self.saved = Saved(done.index, done.state, {}, {}, records, best)
+            yield done
+
+    def finish(self) -> Result:
+        """Write the result from what the folder holds, and let go of it."""
+        if self.saved is None or self.saved.round < 0:
+            raise UmbelError(f"The run in {self.folder.path} has done no round yet: there is no result to write.")
+        kept = self.saved.best if self.saved.best is not None else self.saved.state
+        result = finish(self.algorithm, self.fed, kept, self.saved.records, self.options)
+        if result.records[-1] is not self.saved.records[-1]:
+            self.folder.change_last_line(result.records[-1])
+        self.folder.finish(result.info, result.clusters)
+        self.close()
+        return result
+
+    def close(self) -> None:
+        """Let go of the folder and of what the engine holds."""
+        self.folder.close()
+        self.fed.close()
+
+
+def _best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    best = None
+    for record in records:
+        best = record if better(record, best) else best
+    return best
+
+
+def _describe(out: Path, fed: Federation) -> None:
+    """Write once who holds what, on which machine, and what the network is."""
+    if not (out / "partition.npz").exists() and fed.provenance.plan is not None:
+        save_plan(out / "partition.npz", fed.provenance.plan)
+    if not (out / "env.json").exists():
+        write_json(out / "env.json", environment(fed))
+    if not (out / "model.json").exists():
+        write_json(out / "model.json", described(fed.net))
+
+
+def described(net: Model) -> dict[str, Any]:
+    """What model.json holds: all that is needed to use the weights, beside the network's code."""
+    return {"name": net.name, "shape": list(net.shape), "classes": net.classes, "head": net.head,
+            "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist(), "parameters": net.parameters,
+            "precision": net.precision}
+
+
+def keep(result: Result, path: Path) -> Path:
+    """Write a finished run into a new folder, as if it had been run there."""
+    folder = RunFolder.create(path, to_toml(recipe_of(result.algorithm, result.provenance, result.options)))
+    if result.provenance.plan is not None:
+        save_plan(path / "partition.npz", result.provenance.plan)
+    write_json(path / "env.json", {"versions": result.info["versions"]})
+    if result.net is not None:
+        write_json(path / "model.json", described(result.net))
+    for record in result.records:
+        folder.write_line(record)
+    folder.commit(result.records[-1]["round"], result.state, result.memory, result.memory_rounds, None,
+                  best=result.options.keep == "best")
+    folder.finish(result.info, result.clusters)
+    folder.close()
+    return path
+
+
+def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: float = 1.0, eval_every: int = 1,
+        average_last: int = 1, fine_tune: int | None = None, keep: str = "last", progress: bool = False,
+        out: str | Path | None = None, on_round: Watcher | None = None,
+        stop: Callable[[Round], bool] | None = None) -> Result:
+    """Run a method to its end and return what came of it.
+
+    `algorithm` is a method, or the name of one with its defaults. `progress` shows a bar. `out` is a new folder in
+    which every round is kept as it ends, so that `umbel.resume(out)` can go on after a kill; without it,
+    `result.save(folder)` keeps the end. `on_round` is called after every round (a logger, say), and the run ends early
+    when `stop(round)` is true. `keep="best"` keeps the round with the best validation score instead of the last.
+    """
+    if isinstance(algorithm, str):
+        algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or ())
+    options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep)
+    if out is not None:
+        return play(Session.begin(fed, algorithm, options, Path(out)), progress, on_round, stop)
+    options.check_for(algorithm)
+    return _in_memory(algorithm, fed, options, progress, on_round, stop)
+
+
+def resume(folder: str | Path, *, fed: Federation | None = None, algorithm: Algorithm | None = None,
+           rounds: int | None = None, data_dir: str | Path | None = None, progress: bool = False,
+           on_round: Watcher | None = None, stop: Callable[[Round], bool] | None = None) -> Result:
+    """Go on with the run in a folder, to the same end as if it had never stopped; a finished one is loaded.
+
+    `rounds` prolongs it, finished or not. A run on your own data, model or method needs the same federation again
+    (`fed`), and the method (`algorithm`) if it is not umbel's own.
+    """
+    path = Path(folder)
+    if (path / "result.json").exists() and rounds in (None, read_toml(path / "recipe.toml").get("rounds")):
+        return load(path, model=None if fed is None else fed.net.make, algorithm=algorithm)
+    if fed is None:
+        session = Session.resume(path, None, None if data_dir is None else Path(data_dir), rounds)
+    else:
+        session = Session.resume_with(path, fed, algorithm, rounds)
+    return play(session, progress, on_round, stop)
+
+
+def play(session: Session, progress: bool = False, on_round: Watcher | None = None,
+         stop: Callable[[Round], bool] | None = None) -> Result:
+    """A session to its end; its folder is let go of, whatever happens."""
+    try:
+        for done in _followed(session.rounds(), session.algorithm.name, session.total, session.fed, progress):
+            if on_round is not None:
+                on_round(done)
+            if stop is not None and done.index >= 0 and stop(done):
+                break
+        return session.finish()
+    except BaseException:
+        session.close()
+        raise
+
+
+def _in_memory(algorithm: Algorithm, fed: Federation, options: RunOptions, progress: bool, on_round: Watcher | None,
+               stop: Callable[[Round], bool] | None) -> Result:
+    records: list[dict[str, Any]] = []
+    best: Round | None = None
+    total = algorithm.pretrain + options.rounds
+    for done in _followed(rounds(algorithm, fed, **asdict(options)), algorithm.name, total, fed, progress):
+        records.append(done.record)
+        last = done
+        if options.keep == "best" and better(done.record, best.record if best else None):
+            best = done
+        if on_round is not None:
+            on_round(done)
+        if stop is not None and done.index >= 0 and stop(done):
+            break
+    return finish(algorithm, fed, (best or last).state, records, options)
+
+
+def _followed(walk: Iterator[Round], name: str, total: int, fed: Federation, progress: bool) -> Iterator[Round]:
+    if not progress:
+        return walk
+    from rich.console import Console
+
+    from umbel.runs import screen
+
+    return screen.followed(walk, Console(), name, total, fed)
+
+
+def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorithm | None = None) -> Result:
+    """A finished run from its folder. `model` and `algorithm` are your own, where the run's were not umbel's."""
+    path = Path(folder)
+    if not (path / "result.json").is_file():
+        raise UmbelError(f"There is no finished run in {path}: it holds no result.json. umbel.resume(folder) goes on"
+                         " with one that was stopped.")
+    recipe, info = read_toml(path / "recipe.toml"), read_json(path / "result.json")
+    stored = path / "partition.npz"
+    about = Provenance(
+        setup={name: value for name, value in recipe.items()
+               if name not in {"method", "settings", *asdict(RunOptions())}},
+        plan=load_plan(str(stored)) if stored.exists() else None, data=info["data"], part=info["data_part"],
+    )
+    truth = tuple((info["clusters"]["truth"] or {}).values())
+    if algorithm is None and info["method"] not in ALGORITHMS:
+        raise UmbelError(f"The run in {path} is of a method of your own, '{info['method']}': give it as"
+                         " umbel.load(folder, algorithm=...).")
+    algorithm = algorithm or algorithm_of(info["method"], recipe.get("settings", {}), truth)
+    options = RunOptions(**{name: recipe[name] for name in asdict(RunOptions()) if name in recipe})
+    run_folder = RunFolder.open(path)
+    try:
+        saved = run_folder.load(algorithm.state)
+    finally:
+        run_folder.close()
+    if saved is None:
+        raise UmbelError(f"The run in {path} must hold its last state, and does not: checkpoint.json is missing.")
+    state = saved.best if saved.best is not None else saved.state
+    return Result(info, read_json(path / "clusters.json"), state, saved.records, algorithm, _network(path, model),
+                  saved.memory, saved.memory_rounds, about, options)
+
+
+def _network(path: Path, network: Network | None) -> Model | None:
+    """The run's network with its normalisation, or None where nobody says how to build it."""
+    if not (path / "model.json").exists():
+        return None
+    about = read_json(path / "model.json")
+    shape, rest = tuple(about["shape"]), {"mean": tuple(about["mean"]), "std": tuple(about["std"])}
+    if network is None and about["name"] in MODELS:
+        return models.build(about["name"], shape, about["classes"], **rest)
+    if network is None or isinstance(network, str):
+        return None
+    return models.wrap(network, shape, about["classes"], head=about["head"], name=about["name"], **rest)
+
+
+def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experiment:
+    """The experiment that a run folder holds, which must be the one asked for, if any is; one name may differ."""
+    own = Experiment.from_toml(out / "recipe.toml")
+    if asked is not None:
+        _refuse_other(out, _flat(asdict(own)), _flat(asdict(asked.resolved())), but)
+    return own
+
+
+def _refuse_other(out: Path, own: dict[str, Any], asked: dict[str, Any], but: str = "") -> None:
+    mine, theirs = _flat(own), _flat(asked)
+    for name in [*mine, *theirs]:
+        if name != but and mine.get(name) != theirs.get(name):
+            raise UmbelError(
+                f"The run folder {out} is from another recipe: its '{name}' is {mine.get(name)!r},"
+                f" asked for is {theirs.get(name)!r}."
+                " Leave the options out to go on with it, or choose another --out."
+            )
+
+
+def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    """All choices of a recipe by name, those of the method among them."""
+    values = dict(recipe)
+    return values | dict(values.pop("settings", {}))
+
+
+def plain(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe as it is read back from its file."""
+    return tomllib.loads(to_toml(recipe))

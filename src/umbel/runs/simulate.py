@@ -1,0 +1,52 @@
+"""A federation on this machine, in one call."""
+
+from pathlib import Path
+
+from umbel.data import scenarios
+from umbel.data.clients import Population
+from umbel.data.plans import realise
+from umbel.data.scenarios import SCENARIOS
+from umbel.data.sources import Dataset
+from umbel.federation.door import Federation
+from umbel.runs.experiment import RAW, Experiment, Network, federation_of, network_for
+
+
+def simulate(
+    data: str | Dataset | Population = "digits",
+    *,
+    scenario: str = "iid",
+    clients: int | None = None,
+    model: Network | None = None,
+    seed: int = 0,
+    engine: str = "simulator",
+    device: str = "auto",
+    precision: str = "float32",
+    test_mode: str | None = None,
+    data_dir: str | Path | None = None,
+    workers: int = 1,
+) -> Federation:
+    """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
+
+    `workers` processes share long training on a CPU; the result does not depend on how many there are.
+    """
+    name = model if isinstance(model, str) else None
+    named = data if isinstance(data, str) and not _brings_data(data) else None
+    experiment = Experiment(  # checks every choice, whatever the data are
+        data=named, scenario=data if isinstance(data, str) and named is None else scenario, clients=clients, model=name,
+        seed=seed, engine=engine, device=device, precision=precision, test_mode=test_mode,
+    ).resolved()
+    if isinstance(data, str):
+        drawn = experiment.draw(None if data_dir is None else Path(data_dir))
+        return experiment.build(*drawn, network=None if model is name else model, workers=workers)[0]
+    plan = None
+    if isinstance(data, Dataset):
+        plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
+        data = realise(plan, data)
+    net = network_for(data, model or "mlp", RAW, precision)
+    setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": net.name, "seed": seed,
+             "engine": engine, "device": experiment.device, "precision": precision}
+    return federation_of(net, data, seed, engine, device, workers, setup=setup, plan=plan)
+
+
+def _brings_data(name: str) -> bool:
+    return name in SCENARIOS and SCENARIOS[name].brings_data
