@@ -13,7 +13,7 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, number, one_cluster
 from umbel.algorithms.centres import centred, join_nearest
 from umbel.algorithms.oneshot import updates
-from umbel.clustering.linkage import kmeans
+from umbel.clustering.flat import kmeans
 from umbel.clustering.proximity import cosine
 from umbel.data.clients import Work
 from umbel.federation import tasks

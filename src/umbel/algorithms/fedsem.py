@@ -10,7 +10,7 @@ import torch
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, number, one_cluster, train_from_clusters
 from umbel.algorithms.centres import centred, join_by_weights
-from umbel.clustering.linkage import kmeans
+from umbel.clustering.flat import kmeans
 from umbel.clustering.proximity import euclidean
 from umbel.federation.door import Cohort, Federation
 

@@ -14,7 +14,8 @@ from torch.nn.functional import pad
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
 from umbel.clustering.cuts import Choice, by_count, by_gap, by_silhouette, by_value
-from umbel.clustering.linkage import canonical, linkage
+from umbel.clustering.labels import canonical
+from umbel.clustering.linkage import linkage
 from umbel.clustering.proximity import symmetric
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.tree import Params, Ragged, Stack, Tree
