@@ -14,10 +14,10 @@ from terminal import SMALL, Umbel, snapshot, start
 
 from umbel.algorithms import ALGORITHMS
 from umbel.errors import UmbelError
-from umbel.reproduce import beside, computed, cost, plan
+from umbel.reproduce import beside, computed, cost, selection
 from umbel.reproduce.beside import Outcome
 from umbel.reproduce.measures import MEASURES
-from umbel.reproduce.plan import AtHand
+from umbel.reproduce.selection import AtHand
 from umbel.reproduce.table import Cell, Printed, block, load, names
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable
@@ -192,21 +192,21 @@ def test_blocks_are_read_as_they_stand() -> None:
 def test_only_names_whole_words_first() -> None:
     """`mnist` is MNIST alone where the table has it; words in one text must all fit, texts are alternatives."""
     table = load("comparative/table2")
-    assert {cell.column for cell in plan.selected(table, ["mnist"])} == {"mnist"}
-    assert {cell.column for cell in plan.selected(table, ["mni"])} == {"mnist", "fashion-mnist", "kmnist"}
-    assert plan.selected(table, ["oracle mnist", "FL kmnist"]) == [Cell("FL", "kmnist"), Cell("oracle", "mnist")]
+    assert {cell.column for cell in selection.selected(table, ["mnist"])} == {"mnist"}
+    assert {cell.column for cell in selection.selected(table, ["mni"])} == {"mnist", "fashion-mnist", "kmnist"}
+    assert selection.selected(table, ["oracle mnist", "FL kmnist"]) == [Cell("FL", "kmnist"), Cell("oracle", "mnist")]
     flag = load("flag/table2")
-    assert len(plan.selected(flag, ["fashion-mnist 20%"])) == 8
+    assert len(selection.selected(flag, ["fashion-mnist 20%"])) == 8
     with pytest.raises(UmbelError, match="There is no cell of comparative/table2 with 'cifar'"):
-        plan.selected(table, ["cifar"])
+        selection.selected(table, ["cifar"])
 
 
 def test_a_part_that_is_too_small_is_skipped_with_the_reason() -> None:
     """KMNIST's part has no 48 clients of 1,000 images."""
     table = load("comparative/table2")
     at_hand = AtHand(parts={"kmnist": "13,284 of 60,000"})
-    assert not plan.skipped(table, Cell("FL", "mnist"), at_hand)
-    assert plan.skipped(table, Cell("FL", "kmnist"), at_hand) == (
+    assert not selection.skipped(table, Cell("FL", "mnist"), at_hand)
+    assert selection.skipped(table, Cell("FL", "kmnist"), at_hand) == (
         "kmnist is here as a part (13,284 of 60,000), too small for 48 clients of 1,000 images.")
 
 

@@ -14,11 +14,11 @@ from rich.text import Text
 from umbel.cli.base import app, console, cores, fail, say
 from umbel.cli.run import DataDir
 from umbel.data import sources
-from umbel.reproduce import beside, gather, plan
+from umbel.reproduce import beside, gather, selection
 from umbel.reproduce.beside import Line
 from umbel.reproduce.cells import Ended, Job, Players, refuse_run_folder
 from umbel.reproduce.measures import MEASURES
-from umbel.reproduce.plan import AtHand
+from umbel.reproduce.selection import AtHand
 from umbel.reproduce.table import Cell, Table, load
 from umbel.runs.experiment import Experiment
 
@@ -49,17 +49,18 @@ def reproduce(
     """
     again = _again(locals())
     table = load(name)
-    chosen = [] if show and not table.compute else plan.selected(table, only or [])  # what needs no run is computed
+    # What needs no run is computed even with --show.
+    chosen = [] if show and not table.compute else selection.selected(table, only or [])
     folder = out or Path("runs") / "reproduce" / "-".join(Path(name).with_suffix("").parts[-2:]).replace(".toml", "")
     refuse_run_folder(folder)
     resolved = Experiment(device=device).resolved().device
-    at_hand = AtHand.look(sorted({each for cell in table.cells for each in plan.sets_of(table, cell)}), data_dir)
+    at_hand = AtHand.look(sorted({each for cell in table.cells for each in selection.sets_of(table, cell)}), data_dir)
     if table.compute:
         bring = cache(lambda each: sources.load(each, data_dir))
         with console.status("Computing ..."):
             outcomes = {cell: gather.by_computing(table, cell, bring, seeds, at_hand) for cell in chosen}
     else:
-        runs = list(plan.jobs(table, folder, seeds=seeds, rounds=rounds, device=device, at_hand=at_hand))
+        runs = list(selection.jobs(table, folder, seeds=seeds, rounds=rounds, device=device, at_hand=at_hand))
         todo, reasons = gather.still_to_run(table, runs, chosen, at_hand)
         at_once = jobs or (ON_ONE_GPU if resolved == "cuda" else cores())
         reasons |= _play(todo, Players(todo, at_once, data_dir), again) if todo else {}

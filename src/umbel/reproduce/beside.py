@@ -11,7 +11,7 @@ from typing import Any
 from umbel.files import write_atomically
 from umbel.reproduce import cost
 from umbel.reproduce.measures import MEASURES, Finished
-from umbel.reproduce.plan import sets_of
+from umbel.reproduce.selection import sets_of
 from umbel.reproduce.table import Cell, Printed, Table
 from umbel.runs.checkpoint import write_json
 

@@ -7,7 +7,7 @@ from umbel.reproduce.beside import NOT_RUN, Outcome
 from umbel.reproduce.cells import Job
 from umbel.reproduce.computed import COMPUTED, Load
 from umbel.reproduce.measures import Finished
-from umbel.reproduce.plan import AtHand, skipped
+from umbel.reproduce.selection import AtHand, skipped
 from umbel.reproduce.table import Cell, Table
 
 
