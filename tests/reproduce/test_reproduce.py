@@ -201,6 +201,15 @@ def test_only_names_whole_words_first() -> None:
         selection.selected(table, ["cifar"])
 
 
+def test_only_ignores_the_case_of_letters() -> None:
+    """Rows are spelled as the paper spells them, FL or fedavg: nobody should have to look that up."""
+    table = load("comparative/table2")
+    assert selection.selected(table, ["mnist fl"]) == [Cell("FL", "mnist")]
+    assert selection.selected(table, ["FL"]) == selection.selected(table, ["fl"])
+    assert selection.selected(table, ["MNIST"]) == selection.selected(table, ["mnist"])
+    assert {cell.column for cell in selection.selected(table, ["MNI"])} == {"mnist", "fashion-mnist", "kmnist"}
+
+
 def test_a_part_that_is_too_small_is_skipped_with_the_reason() -> None:
     """KMNIST's part has no 48 clients of 1,000 images."""
     table = load("comparative/table2")

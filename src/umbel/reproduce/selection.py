@@ -42,25 +42,32 @@ def sets_of(table: Table, cell: Cell) -> list[str]:
 
 
 def selected(table: Table, only: Sequence[str]) -> list[Cell]:
-    """The cells that fit one of the texts: all words of a text are words of the cell or, failing that, parts of it."""
+    """The cells that fit one of the texts: all words of a text are words of the cell or, failing that, parts of it.
+
+    Upper and lower case are the same.
+    """
     if not only:
         return table.cells
     known = {word for cell in table.cells for word in _words(cell)}
-    found = [cell for cell in table.cells if any(_fits(cell, text, known) for text in only)]
-    if not found:
+    fitting = [cell for cell in table.cells if any(_fits(cell, text.lower(), known) for text in only)]
+    if not fitting:
         names = "; ".join(", ".join(each) for each in (table.rows, table.columns))
         raise UmbelError(f"There is no cell of {table.name} with '{' or '.join(only)}'. Its rows and columns: {names}.")
-    return found
+    return fitting
 
 
 def _words(cell: Cell) -> set[str]:
-    return {*cell.row.split(), *cell.column.split(), cell.row, cell.column}
+    """The words of a cell's row and column and both names whole, in lower case."""
+    row, column = cell.row.lower(), cell.column.lower()
+    return {*row.split(), *column.split(), row, column}
 
 
 def _fits(cell: Cell, text: str, known: set[str]) -> bool:
+    """Whether a text in lower case means this cell; `known` are the words of all cells."""
+    words, names = _words(cell), f"{cell.row} {cell.column}".lower()
     if text in known:
-        return text in _words(cell)
-    return all(word in _words(cell) if word in known else word in f"{cell.row} {cell.column}" for word in text.split())
+        return text in words
+    return all(word in words if word in known else word in names for word in text.split())
 
 
 def skipped(table: Table, cell: Cell, at_hand: AtHand) -> str:
