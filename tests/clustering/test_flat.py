@@ -44,7 +44,7 @@ def test_many_clients_are_grouped_in_float32_alike(monkeypatch):
     points, _ = blobs(3, 6)
     distance = torch.cdist(points, points)
     exact = affinity_propagation(distance)
-    monkeypatch.setattr(flat, "MANY", 0)
+    monkeypatch.setattr(flat, "MANY_CLIENTS", 0)
     assert torch.equal(affinity_propagation(distance).labels, exact.labels)
 
 

@@ -13,17 +13,17 @@ def canonical(labels: Tensor, order: Tensor | None = None) -> Tensor:
     return torch.tensor([numbers[label] for label in labels.tolist()], dtype=torch.long)
 
 
-def overlapping(found: Tensor, old: Tensor) -> Tensor:
-    """New clusters under old names: each takes the label that most of its old members had, the largest first.
+def overlapping(new: Tensor, old: Tensor) -> Tensor:
+    """New clusters under old numbers: each takes the label that most of its old members had, the largest first.
 
-    Members without an old label (-1) do not vote; a cluster that finds no free label gets the next number.
+    Members without an old label (-1) do not vote; a cluster for which no old label is left gets the next number.
     """
-    taken: dict[int, int] = {}
-    free = int(old.max()) + 1
-    sizes = sorted(set(found.tolist()), key=lambda cluster: -int((found == cluster).sum()))
-    for cluster in sizes:
-        before = old[(found == cluster) & (old >= 0)].tolist()
+    taken: dict[int, int] = {}  # new cluster -> its label
+    unused = int(old.max()) + 1
+    largest_first = sorted(set(new.tolist()), key=lambda cluster: -int((new == cluster).sum()))
+    for cluster in largest_first:
+        before = old[(new == cluster) & (old >= 0)].tolist()
         wishes = sorted(set(before) - set(taken.values()), key=lambda label: (-before.count(label), label))
-        taken[cluster] = wishes[0] if wishes else free
-        free += not wishes
-    return torch.tensor([taken[cluster] for cluster in found.tolist()], dtype=torch.long)
+        taken[cluster] = wishes[0] if wishes else unused
+        unused += not wishes
+    return torch.tensor([taken[cluster] for cluster in new.tolist()], dtype=torch.long)

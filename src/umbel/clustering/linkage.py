@@ -15,7 +15,7 @@ from umbel.clustering.labels import canonical
 
 IntArray = NDArray[np.int64]
 
-BLOCK = 2**19  # numbers of one temporary
+AT_ONCE = 2**19  # numbers of one temporary array: 4 MB stay near a core
 LINKAGES = ("single", "complete", "average", "weighted", "ward")
 
 
@@ -27,7 +27,7 @@ def linkage(distance: Tensor, method: str = "average") -> Tensor:
 
 
 def triangle(distance: Tensor) -> NDArray[np.float64]:
-    """Distances of the pairs i < j, half the matrix: the only copy that is made here; scipy works on one of its own."""
+    """Distances of the pairs i < j, half the matrix: the only copy made here (scipy makes another)."""
     pairs: NDArray[np.float64] = squareform(distance.double().cpu().numpy(), checks=False)
     return pairs
 
@@ -36,8 +36,8 @@ def cut(links: Tensor, threshold: float) -> Tensor:
     """Clusters of all merges at heights <= threshold."""
     if not len(links):
         return torch.zeros(1, dtype=torch.long)
-    found = hierarchy.fcluster(links.numpy(), threshold, criterion="distance")
-    return canonical(torch.from_numpy(found.astype(np.int64)))
+    labels = hierarchy.fcluster(links.numpy(), threshold, criterion="distance")
+    return canonical(torch.from_numpy(labels.astype(np.int64)))
 
 
 def into(links: Tensor, clusters: int) -> Tensor:
@@ -70,34 +70,34 @@ def silhouettes(links: Tensor, distance: Tensor, most: int) -> list[float]:
     column = {cluster: k for k, cluster in enumerate(members)}
     total = np.stack([square[inside].sum(0) for inside in members.values()])  # (k, n): to all members of each cluster
     size = np.array([len(inside) for inside in members.values()], dtype=np.float64)
-    own = np.empty(n, dtype=np.int64)
+    own = np.empty(n, dtype=np.int64)  # the row of `total` that is each client's cluster
     for k, inside in enumerate(members.values()):
         own[inside] = k
-    near, apart = np.empty(n, dtype=np.int64), np.empty(n)
+    near, apart = np.empty(n, dtype=np.int64), np.empty(n)  # each client's nearest other cluster, and how far it is
 
     def find_nearest(who: IntArray) -> None:
-        for some in np.array_split(who, -(-len(who) * len(total) // BLOCK) or 1):
+        for some in np.array_split(who, -(-len(who) * len(total) // AT_ONCE) or 1):
             means = total[:, some] / size[:, None]
             means[own[some], np.arange(len(some))] = np.inf
             near[some] = means.argmin(0)
             apart[some] = means[near[some], np.arange(len(some))]
 
     find_nearest(np.arange(n))
-    found = [0.0] * most
+    scores = [0.0] * most
     for k in range(most, 1, -1):
-        inner = total[own, np.arange(n)] / np.maximum(size[own] - 1, 1)
+        inner = total[own, np.arange(n)] / np.maximum(size[own] - 1, 1)  # mean distance to the own cluster's others
         widest = np.maximum(inner, apart)
         width = np.divide(apart - inner, widest, out=np.zeros(n), where=(widest > 0) & (size[own] > 1))
-        found[k - 1] = float(width.mean())
+        scores[k - 1] = float(width.mean())
         a, b = (column[cluster] for cluster in merges[n - k])
         column[n + n - k] = a
         total[a] += total[b]
         size[a] += size[b]
-        total[b] = np.inf
+        total[b] = np.inf  # gone: nearest to nobody
         own[own == b] = a
         if k > 2:
             find_nearest(np.flatnonzero((near == a) | (near == b)))
-    return found
+    return scores
 
 
 def bipartition(distance: Tensor) -> Tensor:
