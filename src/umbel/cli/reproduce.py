@@ -15,11 +15,11 @@ from umbel.cli.base import app, console, cores, fail, say
 from umbel.cli.run import DataDir
 from umbel.data import sources
 from umbel.reproduce import beside, gather, selection
-from umbel.reproduce.beside import Line
+from umbel.reproduce.beside import Comparison
 from umbel.reproduce.cells import Ended, Job, Players, refuse_run_folder
 from umbel.reproduce.measures import MEASURES
 from umbel.reproduce.selection import AtHand
-from umbel.reproduce.table import Cell, Table, load
+from umbel.reproduce.table import Table, TableCell, load
 from umbel.runs.experiment import Experiment
 
 ON_ONE_GPU = 4  # runs at a time that share it, unless --jobs says otherwise
@@ -65,10 +65,10 @@ def reproduce(
         at_once = jobs or (ON_ONE_GPU if resolved == "cuda" else cores())
         reasons |= _play(todo, Players(todo, at_once, data_dir), again) if todo else {}
         outcomes = gather.from_runs(table, runs, reasons)
-    made = beside.lines(table, outcomes, at_hand.parts)
-    told = beside.head(table, made, outcomes, at_hand.parts)
-    beside.write(folder, table, made, told, {"seeds": seeds, "rounds": rounds, "parts": dict(at_hand.parts)})
-    _show(table, made, told)
+    made = beside.comparisons(table, outcomes, at_hand.parts)
+    head = beside.head(table, made, outcomes, at_hand.parts)
+    beside.write(folder, table, made, head, {"seeds": seeds, "rounds": rounds, "parts": dict(at_hand.parts)})
+    _show(table, made, head)
     say(f"Runs, table.json, table.csv and table.md: {folder}")
 
 
@@ -84,9 +84,9 @@ def _again(options: dict[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _play(todo: Sequence[Job], players: Players, again: str) -> dict[Cell, str]:
+def _play(todo: Sequence[Job], players: Players, again: str) -> dict[TableCell, str]:
     """Run them, showing what ends; Ctrl-C keeps what is finished and says how to go on."""
-    complaints: dict[Cell, str] = {}
+    complaints: dict[TableCell, str] = {}
     ended = 0
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
                TimeElapsedColumn())
@@ -108,11 +108,11 @@ def _play(todo: Sequence[Job], players: Players, again: str) -> dict[Cell, str]:
     return complaints
 
 
-def _show(table: Table, made: Sequence[Line], told: Sequence[str]) -> None:
+def _show(table: Table, made: Sequence[Comparison], head: Sequence[str]) -> None:
     """The table on the screen: columns of the paper are sections, one line a figure, reasons below."""
     console.print()
     console.print(Text(f"{table.name}. {table.title}", style="bold"))
-    for sentence in [table.paper, *told]:
+    for sentence in [table.paper, *head]:
         console.print(Text(sentence, style="dim"))
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     grid.add_column("", no_wrap=True)
