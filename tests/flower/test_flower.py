@@ -169,7 +169,7 @@ def test_a_node_that_has_gone_is_an_error_by_its_message():
 
 
 def test_nobody_left_is_a_lost_round_and_three_end_the_run():
-    """As on every engine: the state stays, and the reason is told."""
+    """As on every engine: the state stays, and the reason is in the error."""
     fed = flower(deadline=1.0)
     fed.arrive(0)
     fed.grid.dead |= set(fed.grid.contexts)
