@@ -16,7 +16,7 @@ def hopkins(points: Tensor, seed: int = 0, draws: int = 20) -> float:
     x = points.double().numpy()
     n = len(x)
     if n < 3 or not np.ptp(x, axis=0).any():
-        return 0.5
+        return 0.5  # too few or equal points: nothing speaks for groups
     m = min(n, max(5, n // 10))
     rng = generator(seed, "hopkins")
     nearest = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf).amin(1).numpy()

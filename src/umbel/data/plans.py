@@ -49,7 +49,7 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
     test: ClientRows = list(train)
     pools: list[Pool] = []
     start = 0
-    for kind in dict.fromkeys(plan.shift):
+    for kind in dict.fromkeys(plan.shift):  # one pool for each kind of shift, one behind the other
         members = [i for i, own in enumerate(plan.shift) if own == kind]
         rows = np.unique(np.concatenate([part for i in members for part in (plan.train[i], plan.test[i])]))
         for i in members:
@@ -62,6 +62,7 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
 
 
 def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
+    """Ascending rows of (training set, then test set)."""
     size = len(dataset.y_train)
     old, new = rows[rows < size], rows[rows >= size] - size
     x = np.concatenate([dataset.x_train[old], dataset.x_test[new]])
@@ -105,6 +106,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _parts(rows: IntArray, ends: IntArray) -> ClientRows:
+    """One array a client again, from all rows in a line and where each client's end."""
     if not len(ends) or ends[-1] != len(rows):
         raise ValueError
     return np.split(rows, ends[:-1])

@@ -43,7 +43,7 @@ class Site(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The client's."""
+        """The name of its client."""
         return self.people.names[0]
 
 
@@ -176,7 +176,7 @@ def client_name(context: Context) -> str:
 
 
 def alone(name: str, net: Model, train: Half, test: Half | None) -> Population:
-    """A population of one."""
+    """A population of this one client; without test rows it is trained and placed, and not scored."""
     halves = [_checked(name, net, *half) for half in (train, test) if half is not None]
     x, y = (np.concatenate(parts) for parts in zip(*halves, strict=True))
     rows = np.split(np.arange(len(y)), [len(halves[0][1])])

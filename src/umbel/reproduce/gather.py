@@ -37,6 +37,7 @@ def from_runs(table: Table, jobs: Sequence[Job], reasons: Mapping[TableCell, str
 def _from_runs(table: Table, cell: TableCell, jobs: Sequence[Job], reason: str) -> Outcome:
     target, reading = table.targets.get(cell.column), table.reading(cell)
     there = [job for job in jobs if (job.folder / "result.json").exists() and not reason.startswith("skipped")]
+    # Where one seed failed the others still count; a result of another recipe does not.
     done = [job for job in there if not reason or _ours(job)]
     if not done:
         return Outcome(status=reason or NOT_RUN)
@@ -49,6 +50,7 @@ def _from_runs(table: Table, cell: TableCell, jobs: Sequence[Job], reason: str) 
 
 
 def _ours(job: Job) -> bool:
+    """Whether a job is finished, where the folder may hold the result of another recipe."""
     try:
         return job.finished
     except UmbelError:
