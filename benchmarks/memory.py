@@ -38,7 +38,8 @@ def main(rounds: Annotated[int, typer.Option(help="Rounds of each run, at least 
     """Print and write JSON."""
     RESULTS.mkdir(exist_ok=True)
     local, found = Local(epochs=1), {}
-    for name, algorithm in {"fedavg": FedAvg(local=local), "flag": FLAG(gradient_epochs=1, cut="gap", local=local)}.items():
+    methods = {"fedavg": FedAvg(local=local), "flag": FLAG(gradient_epochs=1, cut="gap", local=local)}
+    for name, algorithm in methods.items():
         fed = Simulator(models.build("mlp", (1, 28, 28), 10), population((1, 28, 28), 50, 100))
         held = [resident() for _ in rounds_of(algorithm, fed, rounds=rounds)]
         grown = statistics.median(held[-10:]) - statistics.median(held[10:20])

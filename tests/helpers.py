@@ -129,7 +129,8 @@ def _pretrained(model: int) -> tuple[int, int]:
 ONE = {"cut": "count", "clusters": 1}
 ALL: dict[str, Entry] = {
     "fedavg": Entry(lambda local, truth: FedAvg(local=local), _averaging, lambda local, n: FedAvg(local=local)),
-    "fedprox": Entry(lambda local, truth: FedProx(0.1, local=local), _averaging, lambda local, n: FedProx(0.0, local=local)),
+    "fedprox": Entry(lambda local, truth: FedProx(0.1, local=local), _averaging,
+                     lambda local, n: FedProx(0.0, local=local)),
     "fedavg-ft": Entry(lambda local, truth: FedAvgFT(local=local), _averaging, lambda local, n: FedAvgFT(local=local)),
     "fednova": Entry(lambda local, truth: FedNova(local=local),  # + 8: the number of steps
                      lambda model: _plus(_averaging(model), (0, 2 * M * 8))),
@@ -139,8 +140,8 @@ ALL: dict[str, Entry] = {
     "lg": Entry(lambda local, truth: LGFedAvg(1, local=local), lambda model: _training(2 * M, HEAD),
                 lambda local, n: LGFedAvg(9, local=local)),
     "solo": Entry(lambda local, truth: Solo(local=local), lambda model: (0, 2 * M * 8)),
-    "oracle": Entry(lambda local, truth: Oracle(truth, local=local), _averaging, lambda local, n: Oracle((0,) * n, local=local),
-                    finds_truth=True),
+    "oracle": Entry(lambda local, truth: Oracle(truth, local=local), _averaging,
+                    lambda local, n: Oracle((0,) * n, local=local), finds_truth=True),
     "pacfl": Entry(  # three vectors of nine numbers with their class, and the size
         lambda local, truth: PACFL(local=local), lambda model: _plus((0, N * (3 * (36 + 8) + 8)), _averaging(model)),
         lambda local, n: PACFL(**ONE, local=local), finds_truth=True),

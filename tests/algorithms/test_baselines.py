@@ -91,7 +91,8 @@ def test_scaffold_equals_its_box():
 def test_scaffold_runs_without_momentum_and_scales_when_it_has_some():
     """Public codes divide by steps x lr whatever the momentum; their controls grow 1 / (1 - m) times too large."""
     assert Scaffold().local.momentum == 0
-    with_it, without_it = (play(Scaffold(local=replace(LOCAL, momentum=m, epochs=20)), fed(), rounds=1) for m in (0.5, 0.0))
+    with_it, without_it = (play(Scaffold(local=replace(LOCAL, momentum=momentum, epochs=20)), fed(), rounds=1)
+                           for momentum in (0.5, 0.0))
     ratio = tree.flat(tree.stack([with_it.control])).norm() / tree.flat(tree.stack([without_it.control])).norm()
     assert 0.3 < float(ratio) < 1.5
 

@@ -408,7 +408,7 @@ def test_blocks_change_nothing(monkeypatch, block):
     vectors, points = torch.randn(7, 30, generator=draw), torch.randn(7, 2, 3, generator=draw)
     bases, signatures = ragged(*drawn(3, 3, 1, 2, 0, 3, 2, 1)), classwise(*some_clients())
     whole = list(everything(bases, vectors, points, signatures))
-    monkeypatch.setattr(proximity, "BLOCK", {"cpu": block})
+    monkeypatch.setattr(proximity, "ROOM", {"cpu": block})
     for found, expected in zip(everything(bases, vectors, points, signatures), whole, strict=True):
         assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-6)
 

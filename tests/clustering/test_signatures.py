@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import tensor
 
+from umbel.clustering.flat import affinity_propagation
 from umbel.clustering.heterogeneity import hopkins, variation
-from umbel.clustering.linkage import affinity_propagation
 from umbel.clustering.proximity import symmetric, trajectory_distance
 from umbel.clustering.signatures import (
     class_counts,

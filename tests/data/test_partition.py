@@ -253,7 +253,7 @@ def test_dirichlet_gives_up_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UmbelError, match="needs 250 rows for 25 clients"):
         partition.dirichlet(labels(24), 25, generator(0))
     monkeypatch.setattr(partition, "REDRAWS", 5)
-    with pytest.raises(UmbelError, match=r"no draw in 5 .* 20 clients 10 rows at alpha=0.001"):
+    with pytest.raises(UmbelError, match=r"made 5 draws, none .* 20 clients 10 rows at alpha=0.001"):
         partition.dirichlet(labels(24), 20, generator(0), alpha=0.001)
 
 

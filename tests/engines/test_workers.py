@@ -28,7 +28,8 @@ def _always_worth_it(monkeypatch):
     monkeypatch.setattr(simulator, "WORTH", 0.0)
 
 
-@pytest.mark.parametrize("method", [FedAvg(local=LOCAL), FedProx(0.1, local=LOCAL), Solo(local=LOCAL), Oracle(TRUTH, local=LOCAL)],
+@pytest.mark.parametrize("method", [FedAvg(local=LOCAL), FedProx(0.1, local=LOCAL), Solo(local=LOCAL),
+                                    Oracle(TRUTH, local=LOCAL)],
                          ids=lambda method: type(method).__name__)
 def test_workers_change_no_bit(method):
     """Models, labels and what clients remember are the same for one process and for two workers."""

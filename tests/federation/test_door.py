@@ -156,7 +156,7 @@ def test_a_sample_does_not_depend_on_the_order_of_clients():
     a, b = (ENGINES["loop"](tiny_model(), tiny_population(order), SEED) for order in orders)
     for index in range(5):
         mine, theirs = (
-            {fed.names[i] for i in sample(fed, FedAvg(local=LOCAL).init(fed, 0), index, 0.5).ids.tolist()} for fed in (a, b)
+            {fed.names[i] for i in sample(fed, FedAvg().init(fed, 0), index, 0.5).ids.tolist()} for fed in (a, b)
         )
         assert mine == theirs
         assert len(mine) == 3

@@ -72,8 +72,8 @@ def test_a_round_is_one_push_and_each_model_travels_once():
     assert len(stored) == layers  # both models are still the first one: content is what counts
 
 
-@pytest.mark.parametrize("method", [FedAvg(local=LOCAL), Scaffold(local=replace(LOCAL, momentum=0.0)), PACFL(local=LOCAL),
-                                    FLAG(gradient_epochs=2, local=LOCAL)], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("method", [FedAvg(local=LOCAL), Scaffold(local=replace(LOCAL, momentum=0.0)),
+                                    PACFL(local=LOCAL), FLAG(gradient_epochs=2, local=LOCAL)], ids=lambda method: type(method).__name__)
 def test_the_bill_is_what_was_serialised(method):
     """Bytes of numbers, exactly; Flower's framing on top is at most 1,024 a message and 640 an array."""
     fed = flower()
@@ -171,7 +171,7 @@ def test_a_node_that_has_gone_is_an_error_by_its_message():
 
 
 def test_nobody_left_is_a_lost_round_and_three_end_the_run():
-    """As on every engine: the state stays, and the reason is told."""
+    """As on every engine: the state stays, and the reason is in the error."""
     fed = flower(deadline=1.0)
     fed.arrive(0)
     fed.grid.dead |= set(fed.grid.contexts)

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import logging
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import torch
 from helpers import TRUTH
 from rich.console import Console
 
+import umbel.flower
 from umbel.clustering.signatures import class_counts
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort
@@ -76,6 +78,15 @@ def test_sites_run_to_a_result_on_the_server(grid, tmp_path, method):
     assert sorted(path.name for path in (tmp_path / "memory").iterdir()) == sorted(SITES[:4])
 
 
+def test_the_wire_does_without_the_apps():
+    """`umbel.flower` imports the apps when one of their names is asked for, and knows no other names."""
+    code = ("import sys, umbel.flower.wire; assert 'umbel.flower.apps' not in sys.modules;"
+            "from umbel.flower import CONFIG, server_app; assert 'umbel.flower.apps' in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match=r"module 'umbel\.flower' has no attribute 'sever_app'"):
+        umbel.flower.sever_app  # noqa: B018
+
+
 class Killed(BaseException):
     """The server app dies between two rounds."""
 
@@ -92,7 +103,7 @@ def test_a_killed_server_goes_on_with_the_same_memberships(grid, tmp_path, monke
             raise Killed
         return {}
 
-    monkeypatch.setattr("umbel.flower.apps._tell", die)
+    monkeypatch.setattr("umbel.flower.apps._print_changes", die)
     with pytest.raises(Killed):
         played(fresh, tmp_path, method="pacfl", out=str(tmp_path / "dies"))
     monkeypatch.undo()
@@ -112,14 +123,14 @@ def test_a_newcomer_is_admitted_while_the_run_goes_on(grid, tmp_path, monkeypatc
     """Between two rounds a fifth site connects: it is placed with those that are like it, and trains."""
     from umbel.flower import apps as flower
 
-    tell = flower._tell
+    print_changes = flower._print_changes
 
     def join(done, *rest):
         if done.index == 0:
             grid.connect(**{"name": "echo", "memory-dir": str(tmp_path / "memory" / "echo")})
-        return tell(done, *rest)
+        return print_changes(done, *rest)
 
-    monkeypatch.setattr(flower, "_tell", join)
+    monkeypatch.setattr(flower, "_print_changes", join)
     session, said = played(grid, tmp_path, method="pacfl")
     assert dict(zip(session.fed.names, session.saved.state.labels.tolist(), strict=True))["echo"] == 0
     assert 4 in session.saved.records[-1]["trained"]
@@ -140,12 +151,12 @@ def test_a_node_that_was_renamed_is_met_anew(grid):
 
 @pytest.mark.parametrize(("wishes", "sentence"), [
     ({"method": "pacfll"}, "There is no method 'pacfll'. Did you mean 'pacfl'?"),
-    ({"method": "oracle"}, "The method 'oracle' must be told the true groups, and sites have none."),
+    ({"method": "oracle"}, "The method 'oracle' needs the true groups, and those of sites are not known."),
     ({"shape": "3by3"}, "A shape is written as in 1x28x28. Got '3by3' instead."),
     ({"rounds": "ten"}, "The 'rounds' of a run must be like 10. Got 'ten' instead."),
     ({"settings": "lr 0.1"}, 'Settings are written as in "rank=3 lr=0.05". Got'),
     ({"quorum": 2.0}, "the quorum a share in (0, 1]"),
-    ({"min-nodes": 9, "wait": 5.0}, "After 5 s there are 4 nodes of the 9 that the run is to begin with"),
+    ({"min-nodes": 9, "wait": 5.0}, "After 5 s there are 4 nodes of the 9 with which the run begins"),
     ({"resume": "nowhere"}, "There is no run to resume in "),
 ])  # fmt: skip
 def test_a_wrong_wish_is_one_sentence(grid, tmp_path, wishes, sentence):

@@ -14,11 +14,11 @@ from terminal import SMALL, Umbel, snapshot, start
 
 from umbel.algorithms import ALGORITHMS
 from umbel.errors import UmbelError
-from umbel.reproduce import beside, computed, cost, plan
+from umbel.reproduce import beside, computed, cost, selection
 from umbel.reproduce.beside import Outcome
 from umbel.reproduce.measures import MEASURES
-from umbel.reproduce.plan import AtHand
-from umbel.reproduce.table import Cell, Printed, block, load, names
+from umbel.reproduce.selection import AtHand
+from umbel.reproduce.table import Printed, TableCell, block, load, names
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable
 
@@ -149,12 +149,12 @@ def test_printed_figures_are_the_papers() -> None:
 def test_a_name_is_the_sum_of_its_words() -> None:
     """Protocol, column and row, the later over the earlier; a setting goes to the methods that have it."""
     table = load("flag/table6")
-    found = table.experiment(Cell("flag beta=0.3", "fashion-mnist 30%"), seed=2, rounds=50, device="cpu")
+    found = table.experiment(TableCell("flag beta=0.3", "fashion-mnist 30%"), seed=2, rounds=50, device="cpu")
     assert (found.method, found.data, found.scenario) == ("flag", "fashion-mnist", "flag:labels=0.3,alpha=1")
     assert (found.rounds, found.seed, found.settings["beta"]) == (50, 2, 0.3)
     assert (found.settings["rule"], "relative" in found.settings) == ("knee", False)
-    assert load("comparative/table3").experiment(Cell("server-side", "mnist"), seed=1).seed == 43
-    assert load("pacfl/table2").experiment(Cell("solo", "cifar10"), rounds=50).rounds == 5  # at most, not exactly
+    assert load("comparative/table3").experiment(TableCell("server-side", "mnist"), seed=1).seed == 43
+    assert load("pacfl/table2").experiment(TableCell("solo", "cifar10"), rounds=50).rounds == 5  # at most, not exactly
 
 
 CELLS = [path for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
@@ -166,25 +166,25 @@ def test_a_recipe_of_a_cell_is_that_cell(path: Path) -> None:
     """Its second line names the cell: # Cell 'row' in column 'column' of paper/table."""
     _, row, _, column, rest = path.read_text().splitlines()[1].split("'")
     table = load(rest.removeprefix(" of ").rstrip("."))
-    assert Experiment.from_toml(path) == table.experiment(Cell(row, column))
+    assert Experiment.from_toml(path) == table.experiment(TableCell(row, column))
 
 
-def test_a_part_of_a_set_bends_the_scenario() -> None:
+def test_a_part_of_a_set_lowers_the_scenarios_numbers() -> None:
     """CFLGT's 50 images a label do not fit a part of CIFAR-10."""
-    table, cell = load("cflgt/table1"), Cell("cflgt", "cifar10 s1")
+    table, cell = load("cflgt/table1"), TableCell("cflgt", "cifar10 s1")
     assert table.experiment(cell).scenario == "cflgt-1"
     assert table.experiment(cell, parts={"cifar10": "20,000 of 50,000"}).scenario == "cflgt-1:per_label=20"
 
 
 def test_blocks_are_read_as_they_stand() -> None:
-    """Two spaces part figures; a dash is a printed dash, a question mark is a curve without numbers."""
+    """Two spaces lie between figures; a dash is a printed dash, a question mark is a curve without numbers."""
     found = block("""
         mnist      kmnist
     a   1.5±0.25   --
     b   -0.01      ?
     """)
-    assert found == {Cell("a", "mnist"): Printed(1.5, 0.25), Cell("a", "kmnist"): Printed(dash=True),
-                     Cell("b", "mnist"): Printed(-0.01), Cell("b", "kmnist"): Printed()}
+    assert found == {TableCell("a", "mnist"): Printed(1.5, 0.25), TableCell("a", "kmnist"): Printed(dash=True),
+                     TableCell("b", "mnist"): Printed(-0.01), TableCell("b", "kmnist"): Printed()}
     with pytest.raises(UmbelError, match="needs 2 figures"):
         block("x  y\na  1")
 
@@ -192,33 +192,43 @@ def test_blocks_are_read_as_they_stand() -> None:
 def test_only_names_whole_words_first() -> None:
     """`mnist` is MNIST alone where the table has it; words in one text must all fit, texts are alternatives."""
     table = load("comparative/table2")
-    assert {cell.column for cell in plan.selected(table, ["mnist"])} == {"mnist"}
-    assert {cell.column for cell in plan.selected(table, ["mni"])} == {"mnist", "fashion-mnist", "kmnist"}
-    assert plan.selected(table, ["oracle mnist", "FL kmnist"]) == [Cell("FL", "kmnist"), Cell("oracle", "mnist")]
+    assert {cell.column for cell in selection.selected(table, ["mnist"])} == {"mnist"}
+    assert {cell.column for cell in selection.selected(table, ["mni"])} == {"mnist", "fashion-mnist", "kmnist"}
+    both = [TableCell("FL", "kmnist"), TableCell("oracle", "mnist")]
+    assert selection.selected(table, ["oracle mnist", "FL kmnist"]) == both
     flag = load("flag/table2")
-    assert len(plan.selected(flag, ["fashion-mnist 20%"])) == 8
+    assert len(selection.selected(flag, ["fashion-mnist 20%"])) == 8
     with pytest.raises(UmbelError, match="There is no cell of comparative/table2 with 'cifar'"):
-        plan.selected(table, ["cifar"])
+        selection.selected(table, ["cifar"])
+
+
+def test_only_ignores_the_case_of_letters() -> None:
+    """Rows are spelled as the paper spells them, FL or fedavg: nobody should have to look that up."""
+    table = load("comparative/table2")
+    assert selection.selected(table, ["mnist fl"]) == [TableCell("FL", "mnist")]
+    assert selection.selected(table, ["FL"]) == selection.selected(table, ["fl"])
+    assert selection.selected(table, ["MNIST"]) == selection.selected(table, ["mnist"])
+    assert {cell.column for cell in selection.selected(table, ["MNI"])} == {"mnist", "fashion-mnist", "kmnist"}
 
 
 def test_a_part_that_is_too_small_is_skipped_with_the_reason() -> None:
     """KMNIST's part has no 48 clients of 1,000 images."""
     table = load("comparative/table2")
     at_hand = AtHand(parts={"kmnist": "13,284 of 60,000"})
-    assert not plan.skipped(table, Cell("FL", "mnist"), at_hand)
-    assert plan.skipped(table, Cell("FL", "kmnist"), at_hand) == (
+    assert not selection.skipped(table, TableCell("FL", "mnist"), at_hand)
+    assert selection.skipped(table, TableCell("FL", "kmnist"), at_hand) == (
         "kmnist is here as a part (13,284 of 60,000), too small for 48 clients of 1,000 images.")
 
 
 # Ours beside theirs
 
-CLIENT_SIDE = Cell("client-side", "mnist")
+CLIENT_SIDE = TableCell("client-side", "mnist")
 
 
-def judged(ours: float | None, name: str = "comparative/table2", cell: Cell = CLIENT_SIDE,
-           measure: str = "ari") -> beside.Line:
+def judged(ours: float | None, name: str = "comparative/table2", cell: TableCell = CLIENT_SIDE,
+           measure: str = "ari") -> beside.Comparison:
     outcome = Outcome({each: [ours] for each in load(name).measures}, status="")
-    made = beside.lines(load(name), {cell: outcome}, {})
+    made = beside.comparisons(load(name), {cell: outcome}, {})
     return next(line for line in made if (line.row, line.column, line.measure) == (*cell, measure))
 
 
@@ -233,10 +243,10 @@ def test_a_line_passes_inside_its_band() -> None:
 
 def test_a_target_that_nobody_reached_agrees_with_a_printed_dash() -> None:
     """A dash passes for never, and fails for any number; never fails a printed number."""
-    dash = {"name": "pacfl/table5", "cell": Cell("fedavg", "cifar10"), "measure": "rounds"}
+    dash = {"name": "pacfl/table5", "cell": TableCell("fedavg", "cifar10"), "measure": "rounds"}
     assert judged(None, **dash).verdict == "pass"  # type: ignore[arg-type]
     assert judged(60, **dash).verdict == "fail"  # type: ignore[arg-type]
-    number = {**dash, "cell": Cell("pacfl", "cifar10")}  # 24 is printed, half of it is allowed
+    number = {**dash, "cell": TableCell("pacfl", "cifar10")}  # 24 is printed, half of it is allowed
     assert judged(36, **number).verdict == "pass"  # type: ignore[arg-type]
     assert judged(None, **number).verdict == "fail"  # type: ignore[arg-type]
     assert beside.texts(judged(None, **number))[:2] == ("never", "24")  # type: ignore[arg-type]
@@ -268,7 +278,7 @@ def test_rounds_and_bytes_to_a_target() -> None:
 
 def test_the_megabit_formula_gives_tables_9_and_10_of_pacfl() -> None:
     """All 42 filled cells within max(0.01 Mb, 0.04 %), with whole rounds; no run is needed."""
-    made = [line for name in ("pacfl/table9", "pacfl/table10") for line in beside.lines(load(name), {}, {})
+    made = [line for name in ("pacfl/table9", "pacfl/table10") for line in beside.comparisons(load(name), {}, {})
             if line.measure == "formula"]
     assert Counter(line.verdict for line in made) == {"pass": 42}
     assert cost.megabits("fedavg", 1, "resnet9", share=0.5) == pytest.approx(211.88, abs=0.04)  # of one model
@@ -280,15 +290,15 @@ def test_the_megabit_formula_gives_tables_9_and_10_of_pacfl() -> None:
 def test_distances_between_gaussians() -> None:
     """Zero for equal samples; Bhattacharyya and KL rise as printed; the angle rises with the covariance."""
     points = np.random.default_rng(0).standard_normal((50, 4))
-    for kind, distance in computed.DISTANCES.items():
+    for kind, distance in computed.SAMPLE_DISTANCES.items():
         assert distance(points, points) == pytest.approx(0, abs=1e-3), kind
-    made = [computed.gaussians(Cell(row, "5S>2S"), None, seed)["rises"]  # type: ignore[arg-type]
+    made = [computed.gaussians(TableCell(row, "5S>2S"), None, seed)["rises"]  # type: ignore[arg-type]
             for row in ("bhattacharyya", "kl", "smallest") for seed in range(3)]
     assert made == [1.0] * 9
     table = load("pacfl/table6")
     for row in ("bhattacharyya", "kl"):  # the printed values are near: mean 1 and unit covariance may be theirs
-        found = [computed.gaussians(Cell(row, "2S"), None, seed)["distance"] for seed in range(5)]  # type: ignore[arg-type]
-        assert np.mean(found) == pytest.approx(table.printed[Cell(row, "2S"), "distance"].value, rel=0.1)
+        found = [computed.gaussians(TableCell(row, "2S"), None, seed)["distance"] for seed in range(5)]  # type: ignore[arg-type]
+        assert np.mean(found) == pytest.approx(table.printed[TableCell(row, "2S"), "distance"].value, rel=0.1)
 
 
 @pytest.mark.slow

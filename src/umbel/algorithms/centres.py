@@ -8,7 +8,8 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Local, State, name_order
-from umbel.clustering.linkage import canonical, means
+from umbel.clustering.flat import means
+from umbel.clustering.labels import canonical
 from umbel.clustering.proximity import euclidean
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import SIGNATURE

@@ -14,8 +14,8 @@ from umbel.algorithms.base import Local, State, training
 from umbel.algorithms.centres import FAR
 from umbel.algorithms.oneshot import OneShot
 from umbel.clustering.cuts import Choice
+from umbel.clustering.flat import affinity_propagation
 from umbel.clustering.heterogeneity import hopkins, variation
-from umbel.clustering.linkage import affinity_propagation
 from umbel.clustering.proximity import trajectory_distance
 from umbel.clustering.signatures import trajectory
 from umbel.federation.door import Cohort, Federation

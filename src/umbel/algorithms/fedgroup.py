@@ -14,7 +14,7 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.algorithms.centres import centred, join_nearest
 from umbel.algorithms.oneshot import updates
-from umbel.clustering.linkage import kmeans
+from umbel.clustering.flat import kmeans
 from umbel.clustering.proximity import cosine
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE

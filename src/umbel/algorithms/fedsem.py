@@ -11,7 +11,7 @@ import torch
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters, training
 from umbel.algorithms.centres import centred, join_by_weights
-from umbel.clustering.linkage import kmeans
+from umbel.clustering.flat import kmeans
 from umbel.clustering.proximity import euclidean
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING

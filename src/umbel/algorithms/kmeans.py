@@ -23,7 +23,7 @@ from umbel.algorithms.base import (
     training,
 )
 from umbel.algorithms.centres import centred, join_by_weights
-from umbel.clustering.linkage import kmeans
+from umbel.clustering.flat import kmeans
 from umbel.clustering.proximity import euclidean
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.phases import CLUSTERING

@@ -14,7 +14,8 @@ from torch.nn.functional import pad
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
 from umbel.clustering.cuts import CUTS, Choice, Dendrogram
-from umbel.clustering.linkage import canonical, linkage
+from umbel.clustering.labels import canonical
+from umbel.clustering.linkage import linkage
 from umbel.clustering.proximity import symmetric
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.phases import CLUSTERING, SIGNATURE

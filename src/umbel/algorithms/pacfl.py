@@ -14,7 +14,8 @@ from umbel import tree
 from umbel.algorithms.base import Local, State, training
 from umbel.algorithms.oneshot import SIGNATURE_ROUND, OneShot, joined, unragged
 from umbel.clustering.cuts import BY_DISTANCE, by_value
-from umbel.clustering.linkage import LINKAGES, linkage, overlapping
+from umbel.clustering.labels import overlapping
+from umbel.clustering.linkage import LINKAGES, linkage
 from umbel.clustering.proximity import ANGLES, symmetric
 from umbel.clustering.signatures import class_vectors, principal_vectors
 from umbel.federation.door import Cohort, Federation

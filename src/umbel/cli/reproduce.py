@@ -14,12 +14,12 @@ from rich.text import Text
 from umbel.cli.base import app, console, cores, fail, say
 from umbel.cli.run import DataDir
 from umbel.data import sources
-from umbel.reproduce import beside, gather, plan
-from umbel.reproduce.beside import Line
+from umbel.reproduce import beside, gather, selection
+from umbel.reproduce.beside import Comparison
 from umbel.reproduce.cells import Ended, Job, Players, refuse_run_folder
 from umbel.reproduce.measures import MEASURES
-from umbel.reproduce.plan import AtHand
-from umbel.reproduce.table import Cell, Table, load
+from umbel.reproduce.selection import AtHand
+from umbel.reproduce.table import Table, TableCell, load
 from umbel.runs.experiment import Experiment
 
 ON_ONE_GPU = 4  # runs at a time that share it, unless --jobs says otherwise
@@ -49,25 +49,26 @@ def reproduce(
     """
     again = _again(locals())
     table = load(name)
-    chosen = [] if show and not table.compute else plan.selected(table, only or [])  # what needs no run is computed
+    # What needs no run is computed even with --show.
+    chosen = [] if show and not table.compute else selection.selected(table, only or [])
     folder = out or Path("runs") / "reproduce" / "-".join(Path(name).with_suffix("").parts[-2:]).replace(".toml", "")
     refuse_run_folder(folder)
     resolved = Experiment(device=device).resolved().device
-    at_hand = AtHand.look(sorted({each for cell in table.cells for each in plan.sets_of(table, cell)}), data_dir)
+    at_hand = AtHand.look(sorted({each for cell in table.cells for each in selection.sets_of(table, cell)}), data_dir)
     if table.compute:
         bring = cache(lambda each: sources.load(each, data_dir))
         with console.status("Computing ..."):
             outcomes = {cell: gather.by_computing(table, cell, bring, seeds, at_hand) for cell in chosen}
     else:
-        runs = list(plan.jobs(table, folder, seeds=seeds, rounds=rounds, device=device, at_hand=at_hand))
+        runs = list(selection.jobs(table, folder, seeds=seeds, rounds=rounds, device=device, at_hand=at_hand))
         todo, reasons = gather.still_to_run(table, runs, chosen, at_hand)
         at_once = jobs or (ON_ONE_GPU if resolved == "cuda" else cores())
         reasons |= _play(todo, Players(todo, at_once, data_dir), again) if todo else {}
         outcomes = gather.from_runs(table, runs, reasons)
-    made = beside.lines(table, outcomes, at_hand.parts)
-    told = beside.head(table, made, outcomes, at_hand.parts)
-    beside.write(folder, table, made, told, {"seeds": seeds, "rounds": rounds, "parts": dict(at_hand.parts)})
-    _show(table, made, told)
+    made = beside.comparisons(table, outcomes, at_hand.parts)
+    head = beside.head(table, made, outcomes, at_hand.parts)
+    beside.write(folder, table, made, head, {"seeds": seeds, "rounds": rounds, "parts": dict(at_hand.parts)})
+    _show(table, made, head)
     say(f"Runs, table.json, table.csv and table.md: {folder}")
 
 
@@ -83,9 +84,9 @@ def _again(options: dict[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _play(todo: Sequence[Job], players: Players, again: str) -> dict[Cell, str]:
+def _play(todo: Sequence[Job], players: Players, again: str) -> dict[TableCell, str]:
     """Run them, showing what ends; Ctrl-C keeps what is finished and says how to go on."""
-    complaints: dict[Cell, str] = {}
+    complaints: dict[TableCell, str] = {}
     ended = 0
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
                TimeElapsedColumn())
@@ -107,11 +108,11 @@ def _play(todo: Sequence[Job], players: Players, again: str) -> dict[Cell, str]:
     return complaints
 
 
-def _show(table: Table, made: Sequence[Line], told: Sequence[str]) -> None:
+def _show(table: Table, made: Sequence[Comparison], head: Sequence[str]) -> None:
     """The table on the screen: columns of the paper are sections, one line a figure, reasons below."""
     console.print()
     console.print(Text(f"{table.name}. {table.title}", style="bold"))
-    for sentence in [table.paper, *told]:
+    for sentence in [table.paper, *head]:
         console.print(Text(sentence, style="dim"))
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     grid.add_column("", no_wrap=True)

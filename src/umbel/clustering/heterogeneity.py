@@ -11,22 +11,22 @@ def hopkins(points: Tensor, seed: int = 0, draws: int = 20) -> float:
     """The Hopkins statistic of points (n, d): 0.5 for uniform ones, towards 1 for clustered ones.
 
     H = sum u / (sum u + sum w): u are distances from uniform points of the bounding box to the nearest client, w from
-    clients to the nearest other one; the mean of some draws of max(5, n / 10) points each.
+    clients to the nearest other one; the mean of `draws` draws of max(5, n / 10) points each.
     """
     x = points.double().numpy()
     n = len(x)
     if n < 3 or not np.ptp(x, axis=0).any():
-        return 0.5
+        return 0.5  # too few or equal points: nothing speaks for groups
     m = min(n, max(5, n // 10))
     rng = generator(seed, "hopkins")
-    apart = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf).amin(1).numpy()
-    found = []
+    nearest = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf).amin(1).numpy()
+    values = []
     for _ in range(draws):
         uniform = torch.from_numpy(rng.uniform(x.min(0), x.max(0), (m, x.shape[1])))
         u = float(torch.cdist(uniform, points.double()).amin(1).sum())
-        w = float(apart[rng.choice(n, m, replace=False)].sum())
-        found.append(u / (u + w))
-    return float(np.mean(found))
+        w = float(nearest[rng.choice(n, m, replace=False)].sum())
+        values.append(u / (u + w))
+    return float(np.mean(values))
 
 
 def variation(trajectories: Tensor) -> Tensor:

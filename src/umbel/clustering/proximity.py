@@ -23,11 +23,10 @@ STRAIGHT = 180.0  # FLAG's distance of a class that only one of two clients hold
 ROUNDING = 1e-4  # degrees: signatures travel as float32, so what is nearer than this is equal
 EQUAL = 1e-6  # the same for weights and updates, as a share of their length
 RANK_TOLERANCE = 1e-6  # vectors that others span, up to float32's rounding, add no direction
-BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of one block of products; 4 MB stay near a core
+ROOM = {"cpu": 2**19, "cuda": 2**25}  # numbers that one block of products may hold; 4 MB stay near a core
 ROTATED = 8  # angles: up to here rotations of all pairs at once beat one small SVD after another
 
-
-Measure: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of some rows of a and some of b: (r, c) distances
+Pairwise: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # some rows of a, some rows of b -> their distances, (r, c)
 
 
 def degrees(cosine: Tensor) -> Tensor:
@@ -36,7 +35,7 @@ def degrees(cosine: Tensor) -> Tensor:
 
 
 def _angle(cosine: Tensor) -> Tensor:
-    """arccos in degrees. Rounding alone gives no angle: a gap between 1e-7 and 1e-6 degrees is no gap."""
+    """arccos in degrees; 0 below ROUNDING, so that a cut by gaps sees none between angles of 1e-7 and 1e-6."""
     angle = torch.rad2deg(torch.arccos(cosine.clamp(-1, 1)))
     return torch.where(angle < ROUNDING, 0.0, angle)
 
@@ -50,23 +49,27 @@ def symmetric(distance: Tensor) -> Tensor:
     return distance.fill_diagonal_(0.0)
 
 
+def _room(device: torch.device) -> int:
+    return ROOM.get(device.type, ROOM["cpu"])
+
+
 def _strips(n: int, each: int, device: torch.device) -> Iterator[slice]:
     """Slices of n rows with `each` numbers a row, as many at a time as a block may hold."""
-    width = max(1, BLOCK.get(device.type, BLOCK["cpu"]) // max(1, each))
+    width = max(1, _room(device) // max(1, each))
     return (slice(start, min(n, start + width)) for start in range(0, n, width))
 
 
-def _by_blocks(a: Tensor, b: Tensor, each: int, measure: Measure) -> Tensor:
-    """`measure` of some rows of a and some of b, block by block, (n, m) on the CPU; `each` = numbers a pair takes."""
-    found = torch.empty(len(a), len(b), dtype=torch.float64)
-    side = math.isqrt(BLOCK.get(a.device.type, BLOCK["cpu"]) // max(1, each)) or 1
+def _by_blocks(a: Tensor, b: Tensor, each: int, pairwise: Pairwise) -> Tensor:
+    """`pairwise` of all rows of a and all of b, block by block, (n, m) on the CPU; `each` = numbers a pair takes."""
+    distance = torch.empty(len(a), len(b), dtype=torch.float64)
+    side = math.isqrt(_room(a.device) // max(1, each)) or 1
     for i in range(0, len(a), side):
         for j in range(i if a is b else 0, len(b), side):
-            part = measure(a[i : i + side], b[j : j + side]).cpu()
-            found[i : i + side, j : j + side] = part
+            part = pairwise(a[i : i + side], b[j : j + side]).cpu()
+            distance[i : i + side, j : j + side] = part
             if a is b and j > i:
-                found[j : j + side, i : i + side] = part.T
-    return found
+                distance[j : j + side, i : i + side] = part.T
+    return distance
 
 
 # Subspaces --------------------------------------------------------------------------------------------------------
@@ -138,14 +141,14 @@ def _eigenvalues(entries: dict[tuple[int, int], Tensor], k: int) -> Tensor:
     return torch.stack([at[p, p] for p in range(k)])
 
 
-def _angles(a: Ragged, b: Ragged, make: Callable[[Ragged], Tensor], measure: Measure) -> Tensor:
-    """`measure` of what `make` makes of both sides, by blocks; all at 90 degrees where nobody has a vector."""
+def _angles(a: Ragged, b: Ragged, make: Callable[[Ragged], Tensor], pairwise: Pairwise) -> Tensor:
+    """`pairwise` of what `make` makes of both sides, by blocks; all at 90 degrees where nobody has a vector."""
     left = make(a)
     right = left if b.values is a.values else make(b)  # the same clients: once, and one triangle is enough
     each = left.shape[1] * right.shape[1]
     if not each:
         return torch.full((len(left), len(right)), RIGHT, dtype=torch.float64)
-    return _by_blocks(left, right, each, measure)
+    return _by_blocks(left, right, each, pairwise)
 
 
 def _shorter(a: Tensor, b: Tensor) -> Tensor:
@@ -167,11 +170,11 @@ def summed_angle(a: Ragged, b: Ragged) -> Tensor:
 def mean_angle(a: Ragged, b: Ragged) -> Tensor:
     """The mean of all principal angles: tells subspaces apart that share one direction."""
 
-    def measure(left: Tensor, right: Tensor) -> Tensor:
+    def pairwise(left: Tensor, right: Tensor) -> Tensor:
         total, real = _total(left, right)
         return total / real.clamp(min=1)
 
-    return _angles(a, b, orthonormal, measure)
+    return _angles(a, b, orthonormal, pairwise)
 
 
 def _total(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,14 +196,14 @@ def column_angle(a: Ragged, b: Ragged) -> Tensor:
 def paired_angle(a: Ragged, b: Ragged) -> Tensor:
     """The sum of the angles between vectors of the same rank (PACFL Eq. 3 as printed, with |cos|)."""
 
-    def measure(left: Tensor, right: Tensor) -> Tensor:
+    def pairwise(left: Tensor, right: Tensor) -> Tensor:
         real = _shorter(left, right)
         total = torch.zeros(real.shape, dtype=torch.float64, device=left.device)
         for k in range(min(left.shape[1], right.shape[1])):
             total += degrees(left[:, k] @ right[:, k].T) * (k < real)
         return torch.where(real > 0, total, RIGHT)
 
-    return _angles(a, b, _units, measure)
+    return _angles(a, b, _units, pairwise)
 
 
 ANGLES: dict[str, Callable[[Ragged, Ragged], Tensor]] = {
@@ -296,15 +299,15 @@ def _by_features(a: Tensor, b: Tensor, terms: Callable[[Tensor, Tensor], tuple[T
 
     Vectors may be millions of numbers long: no more of them is made float64 at a time than a block may hold.
     """
-    room = BLOCK.get(a.device.type, BLOCK["cpu"])
+    room = _room(a.device)
     width = max(1, room // min(max(len(a), len(b), 1), math.isqrt(room)))
 
-    def measure(left: Tensor, right: Tensor) -> Tensor:
+    def pairwise(left: Tensor, right: Tensor) -> Tensor:
         starts = range(0, max(1, left.shape[1]), width)
-        found = (terms(left[:, f : f + width].double(), right[:, f : f + width].double()) for f in starts)
-        return finish(*reduce(lambda sums, new: tuple(x + y for x, y in zip(sums, new, strict=True)), found))
+        parts = (terms(left[:, f : f + width].double(), right[:, f : f + width].double()) for f in starts)
+        return finish(*reduce(lambda sums, new: tuple(x + y for x, y in zip(sums, new, strict=True)), parts))
 
-    return _by_blocks(a, b, 1, measure)
+    return _by_blocks(a, b, 1, pairwise)
 
 
 def _dots(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -363,9 +366,9 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"l2": euclidean, "l1
 def trajectory_distance(a: Tensor, b: Tensor) -> Tensor:
     """Mean over classes of the distance between corresponding points; a (n, 2, C), b (m, 2, C) (CFLGT)."""
 
-    def measure(left: Tensor, right: Tensor) -> Tensor:
+    def pairwise(left: Tensor, right: Tensor) -> Tensor:
         apart = left.double()[:, None] - right.double()[None]  # (n, m, 2, C)
         distance: Tensor = apart.norm(dim=2).mean(2)
         return distance
 
-    return _by_blocks(a, b, 2 * a.shape[1] * a.shape[2], measure)
+    return _by_blocks(a, b, 2 * a.shape[1] * a.shape[2], pairwise)

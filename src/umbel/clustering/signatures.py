@@ -16,7 +16,7 @@ from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Reply, Rows, UpTo
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
-RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are noise: their vectors mean nothing
+RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding noise, and so are their vectors
 
 
 def leading_vectors(data: Tensor, rank: int) -> Tensor:
@@ -33,7 +33,7 @@ def leading_vectors(data: Tensor, rank: int) -> Tensor:
     if not top:
         return torch.zeros(0, features)
     if not np.isfinite(gram).all():
-        return torch.full((1, features), torch.nan)  # lost at the door, with the reason
+        return torch.full((1, features), torch.nan)  # the federation refuses such an answer and says why
     squares, vectors = scipy.linalg.eigh(gram, subset_by_index=[len(gram) - top, len(gram) - 1])
     squares, vectors = squares[::-1], vectors[:, ::-1]
     real = squares > (RANK_TOLERANCE**2) * max(squares[0], 0.0)
@@ -50,7 +50,7 @@ def _whole(net: Model, client: Client, *, rank: int) -> Reply:
 
 
 def _by_class(net: Model, client: Client, *, rank: int, share: float = 0.0) -> Reply:
-    """`rank` vectors of every class held; with `share`, p = round(share * n_c), between 1 and `rank`."""
+    """`rank` vectors of each class that a client holds; with `share`, p = round(share * n_c), between 1 and `rank`."""
     bases, classes = [], []
     for label in sorted(set(client.y.tolist())):
         rows = client.x[client.y == label].flatten(1)

@@ -1,7 +1,7 @@
 """Who holds what: one pool of images, and for each client the rows it trains and is tested on.
 
-A pool holds each distinct (image, shift) once; clients are index lists into it. So a test set that a
-hundred clients share is stored, moved to a GPU and scored once.
+A pool has each distinct (image, shift) once; clients are lists of row numbers into it. So a test set that a
+hundred clients share is stored, copied to a GPU and scored once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,15 +79,15 @@ class Population:
         return tuple(self.pool.x.shape[1:])
 
     def in_order(self, order: IntArray) -> "Population":
-        """The same clients in other places; names go with places."""
+        """The same clients in another order; names stay where they are: place 0 is still called c000."""
         return replace(self, train=[self.train[i] for i in order], test=[self.test[i] for i in order],
                        truth=self.truth[order])
 
     @property
     def label_counts(self) -> IntArray:
-        """(n, classes) training rows of each client by label, as its shift leaves them."""
-        counted = [np.bincount(self.pool.y[rows], minlength=self.classes) for rows in self.train]
-        return np.stack(counted).astype(np.int64)
+        """(n, classes) training rows of each client by label, after its shift (a swap changes labels)."""
+        counts = [np.bincount(self.pool.y[rows], minlength=self.classes) for rows in self.train]
+        return np.stack(counts).astype(np.int64)
 
     def present(self, round: int) -> NDArray[np.bool_]:
         """(n,) who can be asked in this round."""
@@ -135,8 +135,8 @@ def rows_of(train: IntArray, test: IntArray, y: IntArray, which: str, seed: int,
         return test
     if which not in ("fit", "validation"):
         raise UmbelError(f"The rows of a client are train, fit, validation or test. Got '{which}' instead.")
-    held_out = _validation(y[train], generator(seed, "split", name))
-    return train[held_out] if which == "validation" else train[~held_out]
+    validation = _validation(y[train], generator(seed, "split", name))
+    return train[validation] if which == "validation" else train[~validation]
 
 
 def _validation(labels: IntArray, rng: np.random.Generator, share: float = 0.1) -> NDArray[np.bool_]:

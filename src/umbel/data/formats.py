@@ -43,25 +43,25 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except UmbelError:
         raise
     except Exception as error:
-        found = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise UmbelError(f"The file '{path}' must be a whole and readable {kind} file. Got: {found}.") from error
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise UmbelError(f"The file '{path}' must be a whole and readable {kind} file. Got: {reason}.") from error
 
 
 def together(place: Path, *choices: tuple[str, ...]) -> list[Path] | None:
     """Of each choice the first name that is a file; None when the folder has none of any choice."""
-    found = [next((place / name for name in names if (place / name).is_file()), None) for names in choices]
-    paths = [path for path in found if path]
-    missing = [names[0] for names, path in zip(choices, found, strict=True) if not path]
+    first = [next((place / name for name in names if (place / name).is_file()), None) for names in choices]
+    paths = [path for path in first if path]
+    missing = [names[0] for names, path in zip(choices, first, strict=True) if not path]
     if paths and missing:
         raise UmbelError(f"The folder '{place}' must hold {' and '.join(missing)} beside {paths[0].name}. Got none.")
     return paths or None
 
 
-def _members(path: Path, held: Any, names: tuple[str, ...]) -> list[Any]:
+def _members(path: Path, content: Any, names: tuple[str, ...]) -> list[Any]:
     """The named members of a mapping that was read from a file."""
-    if missing := [name for name in names if name not in held]:
+    if missing := [name for name in names if name not in content]:
         raise UmbelError(f"The file '{path}' must hold {', '.join(names)}. Got none named {', '.join(missing)}.")
-    return [held[name] for name in names]
+    return [content[name] for name in names]
 
 
 # npz
@@ -73,8 +73,8 @@ def npz(path: Path, names: tuple[str, ...]) -> list[Array]:
         if not is_zipfile(file):  # np.load would take it for a pickle
             raise UmbelError(f"The file '{path}' must be an npz archive. Got no zip file, or one that was cut short.")
         file.seek(0)
-        with np.load(file, allow_pickle=False) as held:
-            return _members(path, held, names)
+        with np.load(file, allow_pickle=False) as archive:
+            return _members(path, archive, names)
 
 
 def whole_npz(path: Path) -> Halves:
@@ -150,23 +150,23 @@ def cifar10(place: Path, named: bool) -> Halves | None:
 
 
 def cifar100(place: Path, named: bool) -> Halves | None:
-    """`train` and `test`, fine labels; names so plain that the folder's name or CIFAR's `meta` must vouch for them."""
+    """`train` and `test`, fine labels; plain names, so only in a folder named as the set or beside CIFAR's `meta`."""
     paths = together(place, ("train",), ("test",)) if named or (place / "meta").is_file() else None
     return ([_cifar(paths[0], "fine_labels")], [_cifar(paths[1], "fine_labels")]) if paths else None
 
 
 def _cifar(path: Path, labels: str) -> Piece:
     with reading(path, "CIFAR pickle"), path.open("rb") as file:
-        held = _Unpickler(file, encoding="bytes").load()
-        if not isinstance(held, dict):
-            raise UmbelError(f"The CIFAR file '{path}' must hold a dictionary. Got {type(held).__name__} instead.")
-        plain = {key.decode() if isinstance(key, bytes) else key: value for key, value in held.items()}
+        content = _Unpickler(file, encoding="bytes").load()
+        if not isinstance(content, dict):
+            raise UmbelError(f"The CIFAR file '{path}' must hold a dictionary. Got {type(content).__name__} instead.")
+        plain = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
         x, y = map(np.asarray, _members(path, plain, ("data", labels)))
     return Piece(_rows_to(x, (3, 32, 32)), y, f"'{path}'")
 
 
 def _rows_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """Flat rows as images; anything else as it is, for the check that follows to name."""
+    """Flat rows as images; another shape as it is: the check that follows refuses it with a sentence."""
     return x.reshape(-1, *shape) if x.ndim == 2 and x.shape[1] == np.prod(shape) else x
 
 
@@ -253,17 +253,17 @@ def usps_h5(place: Path, named: bool) -> Halves | None:
         h5py = import_module("h5py")
     except ImportError as error:
         raise UmbelError(f"The file '{path}' needs the package h5py to be read: pip install umbel[hdf5].") from error
-    with reading(path, "HDF5"), h5py.File(path, "r") as held:
-        halves = _members(path, held, ("train", "test"))
+    with reading(path, "HDF5"), h5py.File(path, "r") as file:
+        halves = _members(path, file, ("train", "test"))
         arrays = [[np.asarray(a) for a in _members(path, half, ("data", "target"))] for half in halves]
     train, test = (Piece(_rows_to(_grey(path, x, 0, 1), (16, 16)), y, f"'{path}'") for x, y in arrays)
     return [train], [test]
 
 
 def _grey(path: Path, values: Array, low: float, high: float) -> Array:
-    """Real numbers as uint8, rounded down as everyone does with USPS; a hair is added against 6.9999 for 7."""
+    """Real numbers as uint8, rounded down as everyone does with USPS, after adding 0.001: 7 may be stored as 6.9999."""
     if values.dtype.kind != "f" or not values.size or not (values.min() >= low and values.max() <= high):
         span = f" from {values.min():g} to {values.max():g}" if values.size and values.dtype.kind in "iuf" else ""
-        found = f"{values.size} of {values.dtype}{span}"
-        raise UmbelError(f"The values of '{path}' must be real numbers from {low} to {high}. Got {found} instead.")
+        given = f"{values.size} of {values.dtype}{span}"
+        raise UmbelError(f"The values of '{path}' must be real numbers from {low} to {high}. Got {given} instead.")
     return np.floor((values.astype(np.float64) - low) / (high - low) * 255 + 1e-3).astype(np.uint8)

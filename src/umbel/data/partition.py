@@ -1,7 +1,7 @@
 """Who holds which rows: labels in, the rows of each client out.
 
 A partition reads the labels `y` of a training set. No row goes to two clients, except under `quantity_4` and `mix_4`,
-which say so. Some sizes bend down to a small set; `Drawn.facts` holds what was really used.
+which say so. Some sizes are lowered where the set is too small; `Drawn.facts` says which were used.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from umbel.data.clients import IntArray
 from umbel.errors import UmbelError
 
 FloatArray = NDArray[np.floating[Any]]
-Rows = list[IntArray]
+ClientRows = list[IntArray]  # row numbers, one array a client
 KEPT = ((1, 2), (3, 4), (5, 6), (7, 8))  # label-4: what each block of clients keeps whole
 CUT = 0.1  # label-4: what is left of the other labels
 FACTORS = (0.1, 0.2, 0.6, 1.0)  # quantity-4, client by client
@@ -28,10 +28,10 @@ REDRAWS = 1000  # dirichlet: draws before it gives up; a few seconds
 class Drawn(NamedTuple):
     """What a partition drew."""
 
-    rows: Rows  # of the training set, ascending, one array a client
+    rows: ClientRows  # of the training set, ascending
     truth: IntArray  # (clients,) true group, numbered by its first client
     groups: int  # how many true groups; 0 = there are none, and truth is all 0
-    facts: Mapping[str, Any]  # sizes really used
+    facts: Mapping[str, Any]  # sizes that were used: they may be lower than those asked for
 
 
 Partitioner = Callable[..., Drawn]  # (y, clients, rng, **parameters)
@@ -45,7 +45,7 @@ def iid(y: IntArray, clients: int, rng: Generator) -> Drawn:
 
 
 def every_label(y: IntArray, clients: int, rng: Generator, *, per_label: int = 100) -> Drawn:
-    """Client k takes the shuffled rows [k m, (k+1) m) of every label: the common ground of the taxonomy."""
+    """Client k takes the shuffled rows [k m, (k+1) m) of every label (m = `per_label`): the taxonomy's basis."""
     m = _room(y, clients, per_label)
     queues = by_label(y, rng)
     return _drawn([joined(rows[k * m : (k + 1) * m] for rows in queues.values()) for k in range(clients)], per_label=m)
@@ -89,19 +89,19 @@ def label_skew(y: IntArray, clients: int, rng: Generator, *, labels: float = 0.2
 
     NIID-Bench's `#label` partition. Clients with the same labels are one true group.
     """
-    held, known = _share(y, labels), np.unique(y)
+    each, known = _share(y, labels), np.unique(y)  # labels of a client, all labels
     owned = []
     for i in range(clients):
         sure = i % len(known)
-        others = rng.choice(np.delete(np.arange(len(known)), sure), held - 1, replace=False)
+        others = rng.choice(np.delete(np.arange(len(known)), sure), each - 1, replace=False)
         owned.append(tuple(sorted(int(known[c]) for c in (sure, *others))))
-    parts: list[Rows] = [[] for _ in range(clients)]
+    parts: list[list[IntArray]] = [[] for _ in range(clients)]
     for label, rows in by_label(y, rng).items():
         owners = [i for i in range(clients) if label in owned[i]]
         _enough("label-skew", label, len(rows), len(owners), len(owners))
         for i, part in zip(owners, np.array_split(rows, len(owners)) if owners else [], strict=True):
             parts[i].append(part)
-    return _drawn([joined(part) for part in parts], first_seen(owned), labels_held=held)
+    return _drawn([joined(part) for part in parts], first_seen(owned), labels_held=each)
 
 
 def flag(
@@ -116,14 +116,14 @@ def flag(
         raise UmbelError(
             f"flag needs a client in every group. Got groups={groups} and {clients} clients instead; lower 'groups'."
         )
-    held, known = _share(y, labels), np.unique(y)
-    sets = _label_sets(known, held, groups, rng)
+    each, known = _share(y, labels), np.unique(y)  # labels of a client, all labels
+    sets = _label_sets(known, each, groups, rng)
     truth = blocks(clients, groups)
     queues = by_label(y, rng)
     owners = {c: np.flatnonzero([c in sets[group] for group in truth]) for c in queues}
     owners = {c: who for c, who in owners.items() if len(who)}
     floor = min(min_per_label, *(max(1, len(queues[c]) // (2 * len(who))) for c, who in owners.items()))
-    parts: list[Rows] = [[] for _ in range(clients)]
+    parts: list[list[IntArray]] = [[] for _ in range(clients)]
     for c, who in owners.items():
         _enough("flag", c, len(queues[c]), len(who) * floor, len(who))
         sure, rest = np.split(queues[c], [floor * len(who)])
@@ -131,11 +131,11 @@ def flag(
         shares = np.split(rest, (ends * len(rest)).astype(np.int64))
         for turn, i in enumerate(who):
             parts[i] += [sure[turn * floor : (turn + 1) * floor], shares[turn]]
-    return _drawn([joined(part) for part in parts], truth, labels_held=held, min_per_label=floor)
+    return _drawn([joined(part) for part in parts], truth, labels_held=each, min_per_label=floor)
 
 
 def dirichlet(y: IntArray, clients: int, rng: Generator, *, alpha: float = 0.1, min_size: int = 10) -> Drawn:
-    """Each label is divided over the clients by Dirichlet(beta = `alpha`); who has its n / N rows gets no more.
+    """Each label is divided over the clients by Dirichlet(beta = `alpha`); a client that has n / N rows gets no more.
 
     NIID-Bench's balanced partition, drawn again until the smallest client has `min_size` rows. No true groups.
     """
@@ -149,14 +149,14 @@ def dirichlet(y: IntArray, clients: int, rng: Generator, *, alpha: float = 0.1, 
         if parts and min(len(rows) for rows in parts) >= min_size:
             return _drawn(parts, groups=0, min_size=min_size)
     raise UmbelError(
-        f"dirichlet found no draw in {REDRAWS} that gives each of {clients} clients {min_size} rows at "
+        f"dirichlet made {REDRAWS} draws, none of which gives each of {clients} clients {min_size} rows at "
         f"alpha={alpha:g}. Ask for a larger alpha, fewer clients or a smaller min_size."
     )
 
 
-def _dirichlet_once(y: IntArray, clients: int, rng: Generator, alpha: float) -> Rows:
-    """One draw; empty when a label found every client full."""
-    parts: list[Rows] = [[] for _ in range(clients)]
+def _dirichlet_once(y: IntArray, clients: int, rng: Generator, alpha: float) -> ClientRows:
+    """One draw; empty when every client had its n / N rows before the last label was dealt out."""
+    parts: list[list[IntArray]] = [[] for _ in range(clients)]
     sizes = np.zeros(clients, dtype=np.int64)
     for rows in by_label(y, rng).values():
         share = rng.dirichlet(np.full(clients, alpha)) * (sizes < len(y) / clients)
@@ -218,7 +218,7 @@ def combinations(
 
 
 def mix_4(y: IntArray, clients: int, rng: Generator, *, per_label: int = 50) -> Drawn:
-    """Blocks of clients, one block a data set, told apart by its ten labels; `per_label` rows of each label.
+    """Blocks of clients, one block a data set, which is known by its ten labels; `per_label` rows of each label.
 
     Drawn without repetition inside a client and independently between clients, so clients of a set overlap.
     """
@@ -246,9 +246,9 @@ def first_seen(keys: Iterable[Any]) -> IntArray:
 
 
 def _drawn(rows: Iterable[IntArray], truth: IntArray | None = None, groups: int | None = None, **facts: Any) -> Drawn:
-    held = [np.sort(part).astype(np.int64) for part in rows]
-    truth = np.zeros(len(held), dtype=np.int64) if truth is None else truth.astype(np.int64)
-    return Drawn(held, truth, len(np.unique(truth)) if groups is None else groups, facts)
+    ascending = [np.sort(part).astype(np.int64) for part in rows]
+    truth = np.zeros(len(ascending), dtype=np.int64) if truth is None else truth.astype(np.int64)
+    return Drawn(ascending, truth, len(np.unique(truth)) if groups is None else groups, facts)
 
 
 def by_label(y: IntArray, rng: Generator) -> dict[int, IntArray]:
@@ -274,10 +274,11 @@ def _room(y: IntArray, readers: int, asked: int) -> int:
 
 
 def _share(y: IntArray, labels: float) -> int:
+    """How many labels a share of all labels is."""
     known = len(np.unique(y))
-    if not 1 <= (held := round(labels * known)) <= known:
+    if not 1 <= (each := round(labels * known)) <= known:
         raise UmbelError(f"The share 'labels' must mean at least one of {known} labels. Got {labels:g} instead.")
-    return held
+    return each
 
 
 def _enough(scenario: str, label: int, rows: int, needed: int, owners: int) -> None:
@@ -288,13 +289,13 @@ def _enough(scenario: str, label: int, rows: int, needed: int, owners: int) -> N
         )
 
 
-def _label_sets(known: IntArray, held: int, count: int, rng: Generator) -> list[tuple[int, ...]]:
-    """`count` different sets of `held` labels."""
-    if count > (most := comb(len(known), held)):
-        raise UmbelError(f"There are {most} sets of {held} out of {len(known)} labels. Got {count} groups instead.")
+def _label_sets(known: IntArray, each: int, count: int, rng: Generator) -> list[tuple[int, ...]]:
+    """`count` different sets of `each` labels."""
+    if count > (most := comb(len(known), each)):
+        raise UmbelError(f"There are {most} sets of {each} out of {len(known)} labels. Got {count} groups instead.")
     sets: dict[tuple[int, ...], None] = {}
     while len(sets) < count:
-        sets[tuple(sorted(int(c) for c in rng.choice(known, held, replace=False)))] = None
+        sets[tuple(sorted(int(c) for c in rng.choice(known, each, replace=False)))] = None
     return list(sets)
 
 

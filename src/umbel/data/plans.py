@@ -13,7 +13,7 @@ import numpy as np
 
 from umbel.data import shift
 from umbel.data.clients import IntArray, Pool, Population
-from umbel.data.partition import Rows
+from umbel.data.partition import ClientRows
 from umbel.data.shift import Images
 from umbel.data.sources import Dataset
 from umbel.errors import UmbelError
@@ -23,8 +23,8 @@ from umbel.errors import UmbelError
 class Plan:
     """What a scenario drew. Rows count through the training set, then on through the test set."""
 
-    train: Rows
-    test: Rows
+    train: ClientRows
+    test: ClientRows
     shift: list[str]  # one a client, for its training and test rows alike
     truth: IntArray  # (clients,)
     classes: int
@@ -41,15 +41,15 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def realise(plan: Plan, dataset: Dataset) -> Population:
-    """The clients of a plan; their pool holds each (row, shift) once."""
+    """The clients of a plan; their pool has each (row, shift) once."""
     if plan.facts.get("data_hash") != fingerprint(dataset):
         drawn_on = plan.facts.get("data", "another data set")
         raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}. Got {dataset.label} instead.")
-    train: Rows = [np.empty(0, dtype=np.int64)] * len(plan.train)
-    test: Rows = list(train)
+    train: ClientRows = [np.empty(0, dtype=np.int64)] * len(plan.train)
+    test: ClientRows = list(train)
     pools: list[Pool] = []
     start = 0
-    for kind in dict.fromkeys(plan.shift):
+    for kind in dict.fromkeys(plan.shift):  # one pool for each kind of shift, one behind the other
         members = [i for i, own in enumerate(plan.shift) if own == kind]
         rows = np.unique(np.concatenate([part for i in members for part in (plan.train[i], plan.test[i])]))
         for i in members:
@@ -62,6 +62,7 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
 
 
 def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
+    """Ascending rows of (training set, then test set)."""
     size = len(dataset.y_train)
     old, new = rows[rows < size], rows[rows >= size] - size
     x = np.concatenate([dataset.x_train[old], dataset.x_test[new]])
@@ -69,7 +70,7 @@ def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
 
 
 def save_plan(path: str | Path, plan: Plan) -> None:
-    """Write a plan as npz, all or nothing."""
+    """Write a plan as npz; a file that is there already is replaced only when the new one is whole."""
     path = Path(path)
     about = {"plan": 1, "classes": plan.classes, "test_mode": plan.test_mode, "facts": plan.facts}
     arrays: dict[str, Any] = {"truth": plan.truth, "shift": np.array(plan.shift), "about": np.array(json.dumps(about))}
@@ -104,7 +105,8 @@ def load_plan(path: str | Path) -> Plan:
         raise UmbelError(f"'{path}' must be a partition that umbel saved. It is another kind or cut short.") from None
 
 
-def _parts(rows: IntArray, ends: IntArray) -> Rows:
+def _parts(rows: IntArray, ends: IntArray) -> ClientRows:
+    """One array a client again, from all rows in a line and where each client's end."""
     if not len(ends) or ends[-1] != len(rows):
         raise ValueError
     return np.split(rows, ends[:-1])

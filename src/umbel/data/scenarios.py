@@ -14,7 +14,7 @@ import numpy as np
 
 from umbel.data import partition, shift
 from umbel.data.clients import IntArray
-from umbel.data.partition import OFFSETS, Drawn, Partitioner, Rows
+from umbel.data.partition import OFFSETS, ClientRows, Drawn, Partitioner
 from umbel.data.plans import Plan, fingerprint
 from umbel.data.shift import Shifter
 from umbel.data.sources import Dataset
@@ -24,7 +24,7 @@ from umbel.seeds import generator
 
 
 class Parameter(NamedTuple):
-    """A number after the colon. A default without a point means whole numbers from `low`; else it lies above `low`."""
+    """A number after the colon: whole and at least `low` where the default is an int, else real and above `low`."""
 
     default: float
     low: float
@@ -35,7 +35,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """One entry of SCENARIOS. With both a partition and a shift it uses its own partition only when it stands first."""
+    """One entry of SCENARIOS. One with a partition and a shift uses its own partition only where it stands first."""
 
     doc: str
     clients: int
@@ -48,10 +48,10 @@ class Scenario:
     brings_data: bool = False
 
 
-MANY = 1_000_000
+MOST = 1_000_000  # upper limit of counts: far above any data set, and far below an overflow
 _LABELS = Parameter(0.2, 0, 1, "share of all labels that a client holds (rho)")
-_PER_LABEL = {"per_label": Parameter(100, 2, MANY, "rows of each label; fewer where the set is too small")}
-_PICKED = {"per_label": Parameter(50, 1, MANY, "rows of each label that a client holds")}
+_PER_LABEL = {"per_label": Parameter(100, 2, MOST, "rows of each label; fewer where the set is too small")}
+_PICKED = {"per_label": Parameter(50, 1, MOST, "rows of each label that a client holds")}
 _TAXONOMY: dict[str, Any] = {"clients": 48, "test_mode": "holdout", "parameters": _PER_LABEL}
 _SKEWED: dict[str, Any] = {"clients": 100, "test_mode": "label_full"}
 
@@ -83,21 +83,21 @@ SCENARIOS: dict[str, Scenario] = {
         "groups share labels, Dirichlet quantities", partition=partition.flag, **_SKEWED,
         parameters={
             "labels": _LABELS,
-            "alpha": Parameter(1.0, 0, MANY, "evenness of quantities (alpha')"),
-            "groups": Parameter(10, 1, MANY, "number of groups"),
-            "min_per_label": Parameter(5, 0, MANY, "least rows of each label held; fewer where the set is too small"),
+            "alpha": Parameter(1.0, 0, MOST, "evenness of quantities (alpha')"),
+            "groups": Parameter(10, 1, MOST, "number of groups"),
+            "min_per_label": Parameter(5, 0, MOST, "least rows of each own label; fewer where the set is too small"),
         },
     ),
     "dirichlet": Scenario(
         "labels divided over clients by Dirichlet", partition=partition.dirichlet, **_SKEWED,
         parameters={
-            "alpha": Parameter(0.1, 0, MANY, "evenness (beta)"),
-            "min_size": Parameter(10, 1, MANY, "least rows of a client"),
+            "alpha": Parameter(0.1, 0, MOST, "evenness (beta)"),
+            "min_size": Parameter(10, 1, MOST, "least rows of a client"),
         },
     ),
     "dirichlet-clients": Scenario(
         "each client draws its label mix by Dirichlet", partition=partition.dirichlet_clients, **_SKEWED,
-        parameters={"alpha": Parameter(0.25, 0, MANY, "evenness, times the labels' shares")},
+        parameters={"alpha": Parameter(0.25, 0, MOST, "evenness, times the labels' shares")},
     ),
     "cflgt-1": _cflgt(5, 2),
     "cflgt-2": _cflgt(5, 5),
@@ -121,15 +121,16 @@ def parse(text: str) -> list[tuple[str, dict[str, float]]]:
     """The names and the given parameters, checked; the one that brings the partition comes first."""
     parts = [_part(piece.strip()) for piece in text.split("+")]
     names = [name for name, _ in parts]
-    alone = [name for name in names if SCENARIOS[name].shift is None]
-    if len(alone) > 1:
-        raise UmbelError(f"A scenario has one partition, with shifts added to it. Got {' and '.join(alone)} instead.")
+    partitions = [name for name in names if SCENARIOS[name].shift is None]
+    if len(partitions) > 1:
+        both = " and ".join(partitions)
+        raise UmbelError(f"A scenario has one partition, with shifts added to it. Got {both} instead.")
     if twice := [name for name in names if names.count(name) > 1]:
         raise UmbelError(f"A scenario can be added once. Got '{twice[0]}' twice in '{text}'.")
-    parts.sort(key=lambda part: part[0] not in alone)
+    parts.sort(key=lambda part: part[0] not in partitions)
     for name, given in parts[1:]:
-        if idle := [key for key in given if SCENARIOS[name].parameters[key].of == "partition"]:
-            raise UmbelError(f"Here '{parts[0][0]}' deals out the rows. Got '{idle[0]}' for '{name}' instead.")
+        if unused := [key for key in given if SCENARIOS[name].parameters[key].of == "partition"]:
+            raise UmbelError(f"Here '{parts[0][0]}' deals out the rows. Got '{unused[0]}' for '{name}' instead.")
     return parts
 
 
@@ -181,9 +182,9 @@ def draw(
     mode = first.test_mode if test_mode is None else test_mode
     if first.brings_data and dataset.name != parts[0][0]:
         raise UmbelError(f"{parts[0][0]} brings its own data sets; leave out --data. Got '{dataset.name}'.")
-    if short := [name for name, _ in parts if SCENARIOS[name].classes > dataset.classes]:
-        least = SCENARIOS[short[0]].classes
-        raise UmbelError(f"{short[0]} needs at least {least} labels. Got {dataset.classes} in {dataset.name} instead.")
+    for name, _ in parts:
+        if (least := SCENARIOS[name].classes) > dataset.classes:
+            raise UmbelError(f"{name} needs at least {least} labels. Got {dataset.classes} in {dataset.name} instead.")
     if count < 1:
         raise UmbelError(f"The number of clients must be at least 1. Got {count} instead.")
     if mode not in TEST_MODES:
@@ -212,7 +213,7 @@ def _values(name: str, given: Mapping[str, float], of: str) -> dict[str, Any]:
 def _shifts(parts: list[tuple[str, dict[str, float]]], drawn: Drawn, y: IntArray) -> tuple[list[str], IntArray, int]:
     """Each client's shift, its true group (partition x shifts), and the number of groups.
 
-    The scenario that stands first assigns in its own way; the others go round inside each group that is there already.
+    The first scenario assigns its shifts in its own way; each later one deals them in turn inside the groups so far.
     """
     shifts, truth, groups = [""] * len(drawn.rows), drawn.truth, drawn.groups
     for k, (name, given) in enumerate(parts):
@@ -234,7 +235,7 @@ def _shifts(parts: list[tuple[str, dict[str, float]]], drawn: Drawn, y: IntArray
     return shifts, truth, groups
 
 
-def _overlap(train: Rows, test: Rows) -> dict[str, int]:
+def _overlap(train: ClientRows, test: ClientRows) -> dict[str, int]:
     """Rows that two clients train on, are tested on, or that one trains on and another is tested on."""
     (trained, by), (tested, of) = (np.unique(np.concatenate(rows), return_counts=True) for rows in (train, test))
     both = np.intersect1d(trained, tested, assume_unique=True)

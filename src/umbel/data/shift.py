@@ -61,15 +61,15 @@ def felt(shift: str, y: IntArray) -> str:
 
 
 def _erode(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:
-    return ndimage.grey_erosion(x, size=NEIGHBOURS, mode="constant", cval=255), y  # the border never wins
+    return ndimage.grey_erosion(x, size=NEIGHBOURS, mode="constant", cval=255), y  # white outside: never the smallest
 
 
 def _dilate(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:
-    return ndimage.grey_dilation(x, size=NEIGHBOURS, mode="constant", cval=0), y
+    return ndimage.grey_dilation(x, size=NEIGHBOURS, mode="constant", cval=0), y  # black outside: never the largest
 
 
 def _noise(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:
-    """Gaussian, of standard deviation `value` x 255, the same wherever this row meets this level."""
+    """Gaussian, of standard deviation `value` x 255; drawn by row number and level, so alike at every client."""
     level = float(value)
     noisy = np.empty_like(x)
     for image, row, out in zip(x, rows, noisy, strict=True):
@@ -82,8 +82,8 @@ SHIFTS = {"rotate": _rotate, "swap": _swap, "erode": _erode, "dilate": _dilate, 
 EXAMPLES = {"rotate": "rotate:90", "swap": "swap:1-7", "erode": "erode", "dilate": "dilate", "noise": "noise:0.1"}
 
 
-# Which client gets which shift: one for each of `size` clients, which are all there are or one group of a partition.
-# `blocked` asks for contiguous blocks; else the kinds go round, client by client.
+# Which client gets which shift: one for each of `size` clients, which are all clients or one group of a partition.
+# `blocked` asks for contiguous blocks; else the kinds are dealt in turn, client by client.
 
 
 def rotation_4(size: int, blocked: bool) -> list[str]:

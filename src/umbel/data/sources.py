@@ -1,7 +1,7 @@
 """Where images come from: `load("fashion-mnist")` finds a set on this machine, or fetches it, and checks it.
 
 The order is: the folder given, $UMBEL_DATA, the system's own packages, the Hugging Face hub. `digits` is inside
-scikit-learn. A file that does not fit its set is refused in one sentence, never mended in silence.
+scikit-learn. A file that does not fit its set is refused in one sentence, never repaired.
 """
 
 import os
@@ -136,7 +136,7 @@ def load(name: str, folder: Path | None = None) -> Dataset:
 
 
 def _ways(name: str) -> str:
-    """How a person can bring the set."""
+    """What a person can do so that the set is found."""
     ways = ["put its files in a folder and name that with --data-dir or $UMBEL_DATA"]
     if name in SYSTEM:
         ways.append(f"install the system package {SYSTEM[name][0]}")
@@ -186,7 +186,7 @@ def _places(name: str, folder: Path, depth: int = 2) -> Iterator[Path]:
 
 
 def _names(name: str, place: Path) -> bool:
-    """Whether a folder is named as the set; torchvision's `raw` goes by the folder around it."""
+    """Whether a folder is named as the set; of torchvision's `raw`, the folder around it."""
     return _spells(name, place.parent.name if place.name == "raw" else place.name)
 
 
@@ -202,8 +202,8 @@ def _npz(name: str, place: Path) -> Path | None:
         return whole[0]
     parts = [path for path in files if (cut := re.fullmatch(r"(.+)[-_]\d+k?", path.stem)) and _spells(name, cut[1])]
     if len(parts) > 1:
-        found = ", ".join(path.name for path in parts)
-        raise UmbelError(f"The folder '{place}' must hold one part of {name}. Got {found}.")
+        names = ", ".join(path.name for path in parts)
+        raise UmbelError(f"The folder '{place}' must hold one part of {name}. Got {names}.")
     return parts[0] if parts else None
 
 
@@ -211,10 +211,10 @@ def _npz(name: str, place: Path) -> Path | None:
 
 
 def _digits() -> Halves:
-    """scikit-learn's digits; of each label a fixed fifth, the same for ever, is the test half."""
-    held = import_module("sklearn.datasets").load_digits()
-    x = np.rint(held.images * (255 / 16)).astype(np.uint8)  # 0..16 -> 0..255
-    y = held.target.astype(np.int64)
+    """scikit-learn's digits; of each label a fifth is the test half, drawn by a fixed seed."""
+    digits = import_module("sklearn.datasets").load_digits()
+    x = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # 0..16 -> 0..255
+    y = digits.target.astype(np.int64)
     rng = generator("digits", "test")
     test = np.zeros(len(y), dtype=bool)
     for label in range(10):
@@ -235,8 +235,8 @@ def _from_hub(name: str) -> Halves | None:
         return None
     repository, configuration, image, label = HUB[name]
     try:
-        held = fetch(repository, configuration)
-        halves = [_from_columns(held[half][image], held[half][label], repository) for half in ("train", "test")]
+        fetched = fetch(repository, configuration)
+        halves = [_from_columns(fetched[half][image], fetched[half][label], repository) for half in ("train", "test")]
     except Exception as error:  # no network, no such page, a changed column: one sentence for all
         raise UmbelError(
             f"The data set '{name}' could not be fetched from the Hugging Face hub ({repository}): "
@@ -272,7 +272,7 @@ def _joined(pieces: list[tuple[NDArray[np.uint8], IntArray]]) -> tuple[NDArray[n
 
 
 def checked(piece: Piece, name: str, shape: tuple[int, ...], classes: int) -> tuple[NDArray[np.uint8], IntArray]:
-    """The piece as (n, channels, height, width) and int64 labels, or the rule that it breaks."""
+    """The piece as (n, channels, height, width) and int64 labels; refused with the rule that it breaks."""
     x, y, where = piece
     channels, height, width = shape
     if x.dtype != np.uint8:
@@ -286,8 +286,8 @@ def checked(piece: Piece, name: str, shape: tuple[int, ...], classes: int) -> tu
         raise UmbelError(f"The images of {where} must have the shape {wanted} of {name}. Got {piece.x.shape} instead.")
     n, last = len(x), classes - 1
     if y.dtype.kind not in "iu" or y.shape not in ((n,), (n, 1)):
-        found = f"{y.dtype} of shape {y.shape}"
-        raise UmbelError(f"The labels of {where} must be {n} whole numbers, one an image. Got {found} instead.")
+        given = f"{y.dtype} of shape {y.shape}"
+        raise UmbelError(f"The labels of {where} must be {n} whole numbers, one an image. Got {given} instead.")
     if y.min() < 0 or y.max() > last:
         raise UmbelError(f"The labels of {where} must lie in 0 to {last}. Got {y.min()} to {y.max()} instead.")
     # Writable, because torch warns of arrays that are not.

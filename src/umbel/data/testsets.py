@@ -6,25 +6,26 @@ import numpy as np
 from numpy.random import Generator
 
 from umbel.data.clients import IntArray
-from umbel.data.partition import Rows, by_label, joined, whole_parts
+from umbel.data.partition import ClientRows, by_label, joined, whole_parts
 
 TESTED = 0.3  # holdout: the share of a client's rows that it is tested on
-Tester = Callable[[IntArray, IntArray, Rows, Generator], tuple[Rows, Rows]]  # y, y_test, held, rng -> train, test
+Tester = Callable[[IntArray, IntArray, ClientRows, Generator], tuple[ClientRows, ClientRows]]
+# y, y_test, the rows that clients hold, rng -> train, test
 
 
-def label_full(y: IntArray, y_test: IntArray, held: Rows, rng: Generator) -> tuple[Rows, Rows]:
+def label_full(y: IntArray, y_test: IntArray, holds: ClientRows, rng: Generator) -> tuple[ClientRows, ClientRows]:
     """Tested on all test-set rows of every label it trains on; clients share them (PACFL, FLAG)."""
-    return held, [len(y) + np.flatnonzero(np.isin(y_test, np.unique(y[rows]))) for rows in held]
+    return holds, [len(y) + np.flatnonzero(np.isin(y_test, np.unique(y[rows]))) for rows in holds]
 
 
-def matched(y: IntArray, y_test: IntArray, held: Rows, rng: Generator) -> tuple[Rows, Rows]:
-    """Tested on test-set rows in the proportions of its training rows, as many as leaves all clients disjoint.
+def matched(y: IntArray, y_test: IntArray, holds: ClientRows, rng: Generator) -> tuple[ClientRows, ClientRows]:
+    """Tested on test-set rows in the proportions of its training rows, as many as no two clients have to share.
 
     Only a client that would get none borrows one row that another client may have.
     """
     queues = by_label(y_test, rng)
     known = np.array(list(queues))
-    have = np.array([[np.count_nonzero(y[rows] == c) for c in known] for rows in held])
+    have = np.array([[np.count_nonzero(y[rows] == c) for c in known] for rows in holds])
     left = np.array([len(rows) for rows in queues.values()])
     wanted = have.sum(axis=0)
     rate = float(np.min(left[wanted > 0] / wanted[wanted > 0], initial=np.inf))  # test rows per training row
@@ -37,16 +38,16 @@ def matched(y: IntArray, y_test: IntArray, held: Rows, rng: Generator) -> tuple[
         rows = joined(queues[c][end - size : end] for c, end, size in zip(known, left, take, strict=True))
         left = left - take
         test.append(np.sort(len(y) + (rows if len(rows) else queues[known[counts.argmax()]][:1])))
-    return held, test
+    return holds, test
 
 
-def holdout(y: IntArray, y_test: IntArray, held: Rows, rng: Generator) -> tuple[Rows, Rows]:
+def holdout(y: IntArray, y_test: IntArray, holds: ClientRows, rng: Generator) -> tuple[ClientRows, ClientRows]:
     """Tested on 30 % of its own rows, stratified by label; a label keeps a training row as long as there is another.
 
     The test set stays unused. Where clients share rows, one may train on what another is tested on.
     """
     train, test = [], []
-    for rows in held:
+    for rows in holds:
         known, counts = np.unique(y[rows], return_counts=True)
         take = np.minimum(whole_parts(TESTED * counts, max(1, round(TESTED * len(rows))), rng), counts - 1)
         if not take.any() and len(rows) > 1:  # one row of each label: one of them must go

@@ -3,8 +3,8 @@
     app = umbel.flower.server_app()              # server_app.py
     app = umbel.flower.client_app(load_data)     # client_app.py: load_data(context) -> (x, y), (x_test, y_test) or None
 
-What is run is said in Flower's run-config (`flwr run . deploy -c 'method="pacfl" rounds=10'`); `CONFIG` has every key.
-The run folder lies on the server. A run that died goes on in a new one with `resume="<run folder>"`.
+What is run stands in Flower's run-config (`flwr run . deploy -c 'method="pacfl" rounds=10'`); `CONFIG` has every key.
+The run folder is on the server. A run that was interrupted goes on in a new Flower run with `resume="<run folder>"`.
 """
 
 import itertools
@@ -20,16 +20,13 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from umbel.errors import UmbelError
-from umbel.federation.door import Cohort, Heard
-from umbel.federation.provenance import Provenance
-from umbel.federation.tasks import Task
 from umbel.flower.client import LoadData, node_app, site_of
-from umbel.flower.server import Clock, FlowerFederation, Patience, log
-from umbel.flower.wire import fingerprint
+from umbel.flower.roster import ROSTER, Sites
+from umbel.flower.server import Clock, Patience
 from umbel.nets import model as models
 from umbel.nets.model import Model
 from umbel.runs import screen
-from umbel.runs.checkpoint import RunFolder, read_json, write_json
+from umbel.runs.checkpoint import RunFolder, write_json
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import read_toml, to_toml
 from umbel.runs.result import environment
@@ -51,11 +48,11 @@ CONFIG: dict[str, str | int | float] = {
     "classes": 10,
     "mean": 0.0,  # images are scaled to [0, 1], then by these
     "std": 1.0,
-    "min-nodes": 2,  # the run begins when so many are there
+    "min-nodes": 2,  # the run begins when so many are connected
     "wait": 600.0,  # seconds to wait for them
     **Patience()._asdict(),
     "out": "",  # the run folder; by default a new one in ~/umbel-runs, named by method and Flower's number of the run
-    "resume": "",  # a run folder to go on with: then it decides about method, model and rounds
+    "resume": "",  # a run folder to continue: method, model and rounds are then those of its recipe
 }
 """What a run-config may say, with its defaults. An app's own pyproject.toml must list what it wants to change."""
 
@@ -106,7 +103,7 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def play(grid: Grid, run_config: Mapping[str, Any], number: str, console: Console, model: Model | None = None,
          clock: Clock | None = None) -> Session:
-    """Run to the end, or go on to it; every round is on disk before the next begins."""
+    """Run to the end, from the start or from a checkpoint; every round is on disk before the next begins."""
     config = _config(run_config)
     session = (_resumed if config["resume"] else _begun)(grid, config, number, model, clock)
     console.print(f"Run folder: {session.folder.path}", soft_wrap=True)
@@ -114,7 +111,7 @@ def play(grid: Grid, run_config: Mapping[str, Any], number: str, console: Consol
         _wait_for_nodes(session.fed, config)
         before: dict[str, int] = {}
         for done in screen.follow(session, console, session.algorithm.name):
-            before = _tell(done, session.fed.names, before, console)
+            before = _print_changes(done, session.fed.names, before, console)
         info = session.finish().info
     except BaseException:
         session.folder.close()
@@ -125,8 +122,8 @@ def play(grid: Grid, run_config: Mapping[str, Any], number: str, console: Consol
     return session
 
 
-def _tell(done: Round, names: list[str], before: dict[str, int], console: Console) -> dict[str, int]:
-    """Say who is in which cluster, when that has changed."""
+def _print_changes(done: Round, names: list[str], before: dict[str, int], console: Console) -> dict[str, int]:
+    """Print who is in which cluster, where that has changed; the answer is the new state of it."""
     now = dict(zip(names, done.state.labels.tolist(), strict=True))
     if now != before:
         members = {label: [name for name, own in now.items() if own == label] for label in sorted(set(now.values()))}
@@ -136,52 +133,20 @@ def _tell(done: Round, names: list[str], before: dict[str, int], console: Consol
     return now
 
 
-class Sites(FlowerFederation):
-    """A federation whose list of names is kept in the run folder: rows of a checkpoint are told by it.
-
-    Names are only added, and written before a state can speak of them; so any checkpoint fits the list.
-    """
-
-    def __init__(self, folder: Path, net: Model, grid: Grid, seed: int, run: str, **rest: Any) -> None:
-        super().__init__(net, grid, seed, run=run, **rest)
-        self.roster = folder / "roster.json"
-        setup = {"data": "own", "scenario": "sites", "model": net.name, "seed": seed, "engine": "flower"}
-        self.provenance = Provenance(setup=setup)
-
-    def arrive(self, round: int) -> None:
-        """As on any grid, and write down who is new."""
-        known = len(self.names)
-        super().arrive(round)
-        if len(self.names) > known or not self.roster.exists():
-            self.write_down()
-
-    def map(self, task: Task, cohort: Cohort, **rest: Any) -> Heard:
-        """As on any grid, and say how it went: an exchange takes seconds at least."""
-        started = self.clock.now()
-        heard = super().map(task, cohort, **rest)
-        taken, asked = self.clock.now() - started, len(cohort.ids)
-        log.info("%s: %d of %d answers, %.1f s", cohort.phase, len(heard.ids), asked, taken)
-        return heard
-
-    def write_down(self) -> None:
-        """The run's name at the nodes, its model, and the clients in their order."""
-        write_json(self.roster, {"run": self.run, "fingerprint": fingerprint(self.net), "names": self.names})
-
-
-KEPT = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "settings")  # of an Experiment
+IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "settings")  # of an Experiment
 
 
 def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None, clock: Clock | None) -> Session:
     experiment = Experiment(
         engine="flower", settings=_settings(config["settings"]),
-        **{name: config[name.replace("_", "-")] for name in KEPT if name != "settings"},
+        **{name: config[name.replace("_", "-")] for name in IN_RECIPE if name != "settings"},
     )
     if experiment.algorithm().needs_truth:
-        raise UmbelError(f"The method '{experiment.method}' must be told the true groups, and sites have none.")
+        raise UmbelError(f"The method '{experiment.method}' needs the true groups, and those of sites are not known.")
     net = model or model_of(config)
     about = {name: config[name] for name in ("model", "shape", "classes", "mean", "std")} if model is None else {}
     path = Path(config["out"] or Path.home() / "umbel-runs" / f"{experiment.method}-{number}").expanduser().absolute()
-    recipe = {name: value for name, value in asdict(experiment).items() if name in KEPT}
+    recipe = {name: value for name, value in asdict(experiment).items() if name in IN_RECIPE}
     folder = RunFolder.create(path, to_toml({"data": "own", "engine": "flower", **about, **recipe}))
     fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock)
     fed.write_down()
@@ -194,18 +159,14 @@ def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | Non
     path = Path(config["resume"]).expanduser().absolute()
     folder = RunFolder.open(path)
     try:
-        held = read_toml(path / "recipe.toml")
-        if held.get("data") != "own" or not (path / "roster.json").exists():
+        recipe = read_toml(path / "recipe.toml")
+        if recipe.get("data") != "own" or not (path / ROSTER).exists():
             raise UmbelError(f"The run in {path} was not run on sites: resume it with umbel run --resume.")
         if (path / "result.json").exists():
             raise UmbelError(f"The run in {path} is finished: there is nothing to resume.")
-        experiment = Experiment(engine="flower", **{name: held[name] for name in KEPT})
-        roster = read_json(path / "roster.json")
-        net = model or model_of(held)
-        if fingerprint(net) != roster["fingerprint"]:
-            raise UmbelError(f"The run in {path} is of another model than this app's.")
-        fed = Sites(path, net, grid, experiment.seed, roster["run"], names=roster["names"],
-                    patience=_patience(config), clock=clock)
+        experiment = Experiment(engine="flower", **{name: recipe[name] for name in IN_RECIPE})
+        net = model or model_of(recipe)
+        fed = Sites.again(path, net, grid, experiment.seed, patience=_patience(config), clock=clock)
         saved = folder.load(experiment.algorithm().state)
     except BaseException:
         folder.close()
@@ -237,8 +198,8 @@ def _wait_for_nodes(fed: Any, config: dict[str, Any]) -> None:
         if there >= config["min-nodes"]:
             return
         if fed.clock.now() >= end:
-            raise UmbelError(f"After {config['wait']:g} s there are {there} nodes of the {config['min-nodes']} that the"
-                             " run is to begin with: start more, or lower min-nodes.")
+            raise UmbelError(f"After {config['wait']:g} s there are {there} nodes of the {config['min-nodes']} with"
+                             " which the run begins: start more, or lower min-nodes.")
         fed.clock.sleep(1.0)
-        if tries % 30 == 0:  # a site that was refused may have been mended by now
+        if tries % 30 == 0:  # a site that was refused may have been set right by now
             fed.forgive()

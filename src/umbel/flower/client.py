@@ -39,11 +39,11 @@ class Site(NamedTuple):
     net: Model
     memory: Path
     device: torch.device = torch.device("cpu")
-    durable: bool = True  # whether its memory must survive a power cut, or only this run
+    durable: bool = True  # whether its memory must survive a crash of the machine, or need only last for this run
 
     @property
     def name(self) -> str:
-        """The client's."""
+        """The name of its client."""
         return self.people.names[0]
 
 
@@ -62,12 +62,12 @@ class DiskDiary(Diary):
         return self.folder / name / f"{round}.safetensors"
 
     def read(self, name: str, round: int) -> Tree:
-        """The newest page before `round`, or an empty one."""
+        """The newest page before `round`, or an empty one: a round that is done twice reads the same page twice."""
         past = [written for written in self._rounds(name) if written < round]
         return tree.nested(load_file(self._page(name, past[-1]))) if past else {}
 
     def write(self, name: str, round: int, keep: Tree) -> None:
-        """Add a page; of older ones only the last stays."""
+        """Add a page, and keep one older: the server may resume from the round before."""
         if not keep:
             return
         page = {**self.read(name, round), **keep}
@@ -79,13 +79,13 @@ class DiskDiary(Diary):
             self._page(name, old).unlink()
 
     def newest(self) -> tuple[Tree, dict[str, int]]:
-        """Every client's last page, where all their folders are within reach."""
+        """Every client's last page; only in a simulation are all of them on one disk."""
         names = [each.name for each in self.folder.iterdir()] if self.folder.exists() else []
-        rounds = {name: found[-1] for name in sorted(names) if (found := self._rounds(name))}
+        rounds = {name: written[-1] for name in sorted(names) if (written := self._rounds(name))}
         return {name: self.read(name, round + 1) for name, round in rounds.items()}, rounds
 
     def restore(self, pages: Tree, rounds: dict[str, int]) -> None:
-        """Undo `newest`."""
+        """Replace all pages by those that `newest` gave."""
         for name in self.newest()[1]:
             for round in self._rounds(name):
                 self._page(name, round).unlink()
@@ -93,33 +93,33 @@ class DiskDiary(Diary):
             self.write(name, rounds[name], page)
 
 
-def node_app(find: Callable[[Context], Site]) -> ClientApp:
-    """The Flower app of a node; `find` says what it brings."""
+def node_app(site: Callable[[Context], Site]) -> ClientApp:
+    """The Flower app of a node, which is described by `site`."""
     app = ClientApp()
 
     @app.query("describe")
     def describe(message: Message, context: Context) -> Message:
-        return _reply(message, lambda told: _described(find(context)))
+        return _reply(message, lambda request: _described(site(context)))
 
     @app.train()
     def work(message: Message, context: Context) -> Message:
-        return _reply(message, lambda told: _done(find(context), told, message.content))
+        return _reply(message, lambda request: _done(site(context), request, message.content))
 
     return app
 
 
 def _reply(message: Message, answer: Callable[[dict[str, Any]], tuple[dict[str, Any], RecordDict]]) -> Message:
-    """Answer, or say in one sentence why not. What else goes wrong is told to this site's log alone."""
-    told: dict[str, Any] = {}
+    """Answer, or say in one sentence why not. The text of an unexpected error stays in this site's log."""
+    request: dict[str, Any] = {}
     try:
-        told = words(message.content)
-        said, content = answer(told)
+        request = words(message.content)
+        said, content = answer(request)
     except (UmbelError, Unbelievable) as error:
         said, content = {"refused": str(error)}, RecordDict()
     except Exception as error:
         log.exception("A task failed.")
         said, content = {"refused": f"The task failed at the node with {type(error).__name__}."}, RecordDict()
-    content[WORDS] = ConfigRecord({**said, "call": told.get("call", ""), "digest": digest(content)})
+    content[WORDS] = ConfigRecord({**said, "call": request.get("call", ""), "digest": digest(content)})
     return Message(content, reply_to=message)
 
 
@@ -132,13 +132,13 @@ def _described(site: Site) -> tuple[dict[str, Any], RecordDict]:
     return said, RecordDict()
 
 
-def _done(site: Site, told: dict[str, Any], content: RecordDict) -> tuple[dict[str, Any], RecordDict]:
-    run, seed = str(told["run"]), int(told["seed"])
+def _done(site: Site, request: dict[str, Any], content: RecordDict) -> tuple[dict[str, Any], RecordDict]:
+    run, seed = str(request["run"]), int(request["seed"])
     if not NAME.fullmatch(run):
         raise UmbelError(f"The name of a run is letters, digits, '.', '_' and '-'. Got '{shown(run)}' instead.")
-    if told["fingerprint"] != fingerprint(site.net):
+    if request["fingerprint"] != fingerprint(site.net):
         raise UmbelError(f"The model of '{site.name}' is another than the server's.")
-    call = call_from(str(told["about"]), content)
+    call = call_from(str(request["about"]), content)
     clients = LocalClients(site.people, seed, site.device)
     clients.diary = DiskDiary(site.memory / run, site.durable)
     net = site.net if site.device.type == "cpu" else site.net.to(site.device)
@@ -176,7 +176,7 @@ def client_name(context: Context) -> str:
 
 
 def alone(name: str, net: Model, train: Half, test: Half | None) -> Population:
-    """A population of one."""
+    """A population of this one client; without test rows it is trained and placed, and not scored."""
     halves = [_checked(name, net, *half) for half in (train, test) if half is not None]
     x, y = (np.concatenate(parts) for parts in zip(*halves, strict=True))
     rows = np.split(np.arange(len(y)), [len(halves[0][1])])

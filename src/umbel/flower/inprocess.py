@@ -1,6 +1,6 @@
 """Flower without its processes: the same pair of apps, in this very process, for tests and for trying things out.
 
-Deaths, late arrivals and stragglers are plain settings, and time is counted, not waited for.
+Who is dead, late or slow is set by hand, and the clock is a number: nothing really waits.
 """
 
 import shutil
@@ -35,7 +35,7 @@ class OwnGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def set_run(self, run: Any) -> None:
-        """There is one, and it is set."""
+        """Nothing: the one run is known."""
 
 
 class InProcessGrid(OwnGrid):
@@ -68,7 +68,7 @@ class InProcessGrid(OwnGrid):
         return node
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let every node do its work at once; when the answer is there is a matter of `delay`."""
+        """Let every node do its work now; its answer can be pulled after its `delay`."""
         sent = list(messages)
         self.pushed.append(sent)
         for message in sent:
@@ -93,12 +93,12 @@ class InProcessGrid(OwnGrid):
         return list(self.contexts)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Not polled: what is there at once."""
+        """The replies that need no waiting."""
         return self.pull_messages(self.push_messages(messages))
 
     @property
     def run(self) -> Any:
-        """There is one."""
+        """Flower's description of the run; there is none here."""
         return None
 
 
@@ -113,18 +113,18 @@ class SimulatedFlower(FlowerFederation):
         self.diary = DiskDiary(memory / self.run, durable=False)
 
     def arrive(self, round: int) -> None:
-        """A population knows when its clients come and go; those of later rounds are held back."""
+        """All nodes are connected from the start: those whose clients the population has not now count as away."""
         super().arrive(round)
         self.online &= torch.from_numpy(self.population.present(round))
 
     def perform(self, call: Call) -> Iterator[Answered | Silent]:
-        """Meet the nodes, if nobody did before; then as on any grid."""
+        """As on any grid; where no round has begun yet, the nodes are asked for their names first."""
         if not self.nodes:
             self._look(call.cohort.round)
         yield from super().perform(call)
 
-    def _welcome(self, name: str, told: dict[str, Any]) -> None:
-        """Nobody is surprised."""
+    def _welcome(self, name: str, description: dict[str, Any]) -> None:
+        """No line in the log: that the nodes of a simulation are there is no news."""
 
     def memory(self) -> tuple[Tree, dict[str, int]]:
         """The last page of every client."""

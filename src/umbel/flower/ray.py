@@ -16,10 +16,10 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # before Flower is imported: nothing is told to anybody
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # before Flower is imported: it sends nothing to anybody
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")  # nodes are small: do not end them for others' memory
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray says it will do anyway, in a warning
+os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")  # nodes are small: not to be ended for others' memory
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default: without it, Ray warns
 
 import torch
 from flwr.app import Context, Message
@@ -56,7 +56,7 @@ class RayFlower(SimulatedFlower):
         self._end = weakref.finalize(self, _end, grid, self.folder)
 
     def arrive(self, round: int) -> None:
-        """The first to arrive is Ray itself."""
+        """As in any simulation; Ray starts here, once `workers` is known."""
         self.grid.workers = self.workers
         super().arrive(round)
 
@@ -71,19 +71,19 @@ def _end(grid: "RayGrid", folder: Path) -> None:
 
 
 @lru_cache(maxsize=1)
-def _everybody(folder: Path) -> tuple[Population, Model]:
+def _written(folder: Path) -> tuple[Population, Model]:
     clients, net = clients_from(folder)
     return clients.population, net
 
 
 def simulated_site(folder: Path, context: Context) -> Site:
     """What a simulated node brings: its part of the population that was written down."""
-    people, net = _everybody(folder)
+    people, net = _written(folder)
     return Site(one(people, int(context.node_config["partition-id"])), net, folder / "memory", durable=False)
 
 
 class RayGrid(OwnGrid):
-    """Flower's simulation behind a Grid that this thread can hold. It starts when it is first used."""
+    """Flower's simulation as a Grid of this thread. It starts when it is first used."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ class RayGrid(OwnGrid):
         except BaseException as error:
             self._failure = error.__cause__ or error
         finally:
-            handed.put(None)  # for one that waits for a grid which will not come
+            handed.put(None)  # `inner` may still be waiting for a grid, and none will come
             logger.setLevel(before)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class RayGrid(OwnGrid):
             self._thread.join()
 
     def get_nodes(self) -> Iterable[Any]:
-        """All nodes; Flower registers them while its server app has begun already."""
+        """All nodes; waits for them, since Flower registers some when its server app has begun already."""
         while len(list(self.inner.get_node_ids())) < self.nodes:
             time.sleep(0.1)
         return self.inner.get_nodes()
@@ -147,18 +147,18 @@ class RayGrid(OwnGrid):
         return self.inner.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send."""
+        """As Flower's grid does."""
         return self.inner.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Receive."""
+        """As Flower's grid does."""
         return self.inner.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Both."""
+        """As Flower's grid does."""
         return self.inner.send_and_receive(messages, timeout=timeout)
 
     @property
     def run(self) -> Any:
-        """Flower's."""
+        """Flower's description of the run."""
         return self.inner.run

@@ -2,10 +2,10 @@
 
 One push carries the messages of a call, with different models for different clients; a model that many receive is
 uploaded once. The server polls by itself, until everybody has answered, or a quorum has and a grace has passed, or a
-deadline. Every outcome is found by the message that it answers, since an error does not name the node. What comes back
-is checked before it is believed.
+deadline. Replies are matched to the messages that they answer, since an error does not name the node. What comes back
+is checked before it is used.
 
-Clients are known by the name that they tell, not by Flower's number for their node.
+A client is known by its own name, not by Flower's number for its node.
 """
 
 import itertools
@@ -38,10 +38,10 @@ class Patience(NamedTuple):
     """How long a server waits, in seconds."""
 
     deadline: float = 600.0  # of one exchange: who has not answered by then is lost for this round
-    quorum: float = 1.0  # share of those asked; when so many have answered, the rest is given ...
+    quorum: float = 1.0  # share of those asked; when so many have answered, the others have ...
     grace: float = 30.0  # ... this long
     hello: float = 120.0  # for a node to say who it is
-    poll: float = 0.2
+    poll: float = 0.2  # between two looks for replies
 
 
 class Clock(NamedTuple):
@@ -52,7 +52,7 @@ class Clock(NamedTuple):
 
 
 class FlowerFederation(Federation):
-    """A federation over a Grid. Who is there is found out before each round, and who is new is asked who it is."""
+    """A federation over a Grid. Before each round it looks which nodes are connected, and asks who the new ones are."""
 
     def __init__(self, net: Model, grid: Grid, seed: int, *, run: str, names: list[str] | None = None,
                  patience: Patience | None = None, clock: Clock | None = None) -> None:
@@ -64,17 +64,17 @@ class FlowerFederation(Federation):
         self.nodes: dict[str, int] = {}  # name of a client -> its node, as far as it was met in this process
         self.online[:] = False
         self._refused: dict[int, tuple[int, int]] = {}  # node -> times refused, round in which it is asked again
-        self._tired: set[str] = set()  # was late in this round, is not asked again before the next
-        self._renamed: set[str] = set()  # whose node answered under another name: it is met anew before the next round
+        self._late: set[str] = set()  # did not answer in time in this round: not asked again before the next
+        self._renamed: set[str] = set()  # whose node answered under another name: asked who it is before the next round
         self._serial = itertools.count()
 
     # Who is there -----------------------------------------------------------------------------------------------------
 
     def arrive(self, round: int) -> None:
-        """Look who is connected; meet the unknown; put new names behind the old ones, in the order of names."""
+        """Look who is connected and ask unknown nodes who they are; new names follow the old ones, sorted."""
         while self._renamed:
             self.nodes.pop(self._renamed.pop(), None)
-        self._tired.clear()
+        self._late.clear()
         here = self._look(round)
         self.online = torch.tensor([self.nodes.get(name) in here for name in self.names], dtype=torch.bool)
 
@@ -93,8 +93,8 @@ class FlowerFederation(Federation):
         replies = dict(self._exchange(messages, self.patience.hello, everybody=True))
         for node in sorted(replies):  # of two that claim one name, it is always the same that gets it
             try:
-                told = self._words(messages[node], replies[node])
-                name = self._introduced(told, unknown[node], here)
+                description = self._words(messages[node], replies[node])
+                name = self._introduced(description, unknown[node], here)
             except Unbelievable as error:
                 if str(error) != LATE:
                     times, _ = self._refused.get(node, (0, 0))
@@ -103,36 +103,39 @@ class FlowerFederation(Federation):
                 continue
             self._refused.pop(node, None)
             self.nodes[name] = node
-            self._welcome(name, told)
+            self._welcome(name, description)
 
     def forgive(self) -> None:
-        """Ask refused nodes again when next somebody arrives."""
+        """Ask refused nodes again at the next `arrive`."""
         self._refused.clear()
 
-    def _welcome(self, name: str, told: dict[str, Any]) -> None:
-        log.info("%s is here, with %d training and %d test rows.", name, told["train"], told["test"])
+    def _welcome(self, name: str, description: dict[str, Any]) -> None:
+        log.info("%s is here, with %d training and %d test rows.", name, description["train"],
+                 description["test"])
 
-    def _introduced(self, told: dict[str, Any], registered: str, here: set[int]) -> str:
+    def _introduced(self, description: dict[str, Any], registered: str, here: set[int]) -> str:
         """The name that a node may have, or why it may not."""
-        name, kinds = told.get("name"), {"train": int, "test": int, "fingerprint": str, "version": str}
+        name, kinds = description.get("name"), {"train": int, "test": int, "fingerprint": str, "version": str}
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Unbelievable("has no proper name")
-        if any(type(told.get(key)) is not kind for key, kind in kinds.items()) or told["train"] < 1 or told["test"] < 0:
+        typed = all(type(description.get(key)) is kind for key, kind in kinds.items())
+        if not typed or description["train"] < 1 or description["test"] < 0:
             raise Unbelievable(f"calls itself {name}, and does not say what it has")
         if registered and registered != name:
             raise Unbelievable(f"calls itself {name}, but its key is registered as {shown(registered)}")
         if self.nodes.get(name) in here:
             raise Unbelievable(f"calls itself {name}, a name that another node uses")
-        if told["version"] != version("umbel"):
-            raise Unbelievable(f"calls itself {name}, and has umbel {shown(told['version'])}, not {version('umbel')}")
-        if told["fingerprint"] != fingerprint(self.net):
+        if description["version"] != version("umbel"):
+            theirs = shown(description["version"])
+            raise Unbelievable(f"calls itself {name}, and has umbel {theirs}, not {version('umbel')}")
+        if description["fingerprint"] != fingerprint(self.net):
             raise Unbelievable(f"calls itself {name}, and has another model than the server")
         return name
 
     # What is asked ----------------------------------------------------------------------------------------------------
 
     def map(self, task: Task, cohort: Cohort, **rest: Any) -> Heard:
-        """As on any engine; what was lost, here or at the door, is logged with the client's name."""
+        """As on any engine; answers that are missing or refused are logged with the client's name."""
         try:
             heard = super().map(task, cohort, **rest)
         except NobodyAnswered as error:
@@ -142,21 +145,21 @@ class FlowerFederation(Federation):
         return heard
 
     def perform(self, call: Call) -> Iterator[Answered | Silent]:
-        """One message to each client of the cohort, however often it stands there."""
+        """One message to each client of the cohort, also where it stands there several times."""
         places: dict[str, list[int]] = {}
         for position, client in enumerate(call.cohort.ids.tolist()):
             places.setdefault(self.names[client], []).append(position)
         parcels, expected = Parcels(call), call.task.answers(self.net, **call.options)
         messages, owner = {}, {}
         for name, positions in places.items():
-            if name in self._tired or name not in self.nodes:
-                reason = LATE if name in self._tired else "away"
+            if name in self._late or name not in self.nodes:
+                reason = LATE if name in self._late else "away"
                 yield from (Silent(position, reason) for position in positions)
                 continue
             node = self.nodes[name]
             title = f"{call.task.name}/{call.cohort.phase}/{call.cohort.round}"
-            told = asked(call, len(positions))
-            messages[node] = self._message(node, "train", title, parcels.of(positions), about=told)
+            about = asked(call, len(positions))
+            messages[node] = self._message(node, "train", title, parcels.of(positions), about=about)
             owner[node] = name
         for node, reply in self._exchange(messages, self.patience.deadline):
             name, positions = owner[node], places[owner[node]]
@@ -164,18 +167,18 @@ class FlowerFederation(Federation):
                 answers = self._answers(messages[node], reply, name, len(positions), expected)
             except Unbelievable as error:
                 if str(error) == LATE:
-                    self._tired.add(name)
+                    self._late.add(name)
                 yield from (Silent(position, str(error)) for position in positions)
                 continue
             for position, send in zip(positions, answers, strict=True):
                 yield Answered(torch.tensor([position]), tree.stack([send]))
 
-    def _message(self, node: int, kind: str, title: str, inputs: dict[str, Any], **said: Any) -> Message:
-        """A message that lives as long as its answer is waited for."""
+    def _message(self, node: int, kind: str, title: str, inputs: dict[str, Any], **words: Any) -> Message:
+        """A message that expires when nobody waits for its answer any more."""
         content = RecordDict(dict(inputs))
         content[WORDS] = ConfigRecord({
             "call": f"{self.run}/{title}/{next(self._serial)}", "run": self.run, "seed": self.seed,
-            "fingerprint": fingerprint(self.net), **said,
+            "fingerprint": fingerprint(self.net), **words,
         })
         wait = self.patience.hello if kind == "query.describe" else self.patience.deadline
         return Message(content, node, kind, ttl=wait + SLACK)
@@ -184,7 +187,7 @@ class FlowerFederation(Federation):
 
     def _exchange(self, messages: dict[int, Message], deadline: float,
                   everybody: bool = False) -> Iterator[tuple[int, Message | str]]:
-        """Push once, then hand out replies as they come; who stays silent is told at the end, as late."""
+        """Push once, then hand out replies as they come; nodes that stay silent come last, as late."""
         if not messages:
             return
         pushed = set(self.grid.push_messages(list(messages.values())))
@@ -207,10 +210,10 @@ class FlowerFederation(Federation):
             yield node, LATE
 
     def _pull(self, key: str) -> list[Message | str]:
-        """The reply to one message, if it is there. One at a time: a reply that cannot be read costs no other."""
+        """The reply to one message, if it is there. Pulled one by one, so that an unreadable reply loses no other."""
         try:
             return [each for each in self.grid.pull_messages([key]) if each.metadata.reply_to_message_id == key]
-        except (OSError, HTTPError):  # the SuperLink cannot be reached: that is no fault of a client's
+        except (OSError, HTTPError):  # the SuperLink cannot be reached: no client is to blame
             raise
         except Exception:
             return ["cannot be read"]
@@ -223,28 +226,28 @@ class FlowerFederation(Federation):
             raise Unbelievable(f"gave no answer: error {reply.error.code}, {shown(reply.error.reason)}")
         if not reply.has_content():
             raise Unbelievable("is empty")
-        told = words_of(reply.content)
-        if "refused" in told:
-            raise Unbelievable(f"refused: {shown(told['refused'])}")
-        if told.get("call") != words_of(message.content)["call"]:
+        words = words_of(reply.content)
+        if "refused" in words:
+            raise Unbelievable(f"refused: {shown(words['refused'])}")
+        if words.get("call") != words_of(message.content)["call"]:
             raise Unbelievable("answers another call")
-        return told
+        return words
 
     def _answers(self, message: Message, reply: Message | str, name: str, jobs: int, expected: Tree) -> list[Tree]:
-        """What a client sends, as far as it can be believed before its shapes are looked at."""
-        told = self._words(message, reply)
+        """What a client sends, checked in all but shapes, types and numbers, which `map` checks for every engine."""
+        words = self._words(message, reply)
         assert isinstance(reply, Message)
-        if told.get("name") != name:
+        if words.get("name") != name:
             self._renamed.add(name)
-            raise Unbelievable(f"answers under the name {shown(told.get('name'))}")
-        if set(told) != {"call", "name", "digest"} or set(reply.content) != {WORDS, *map(str, range(jobs))}:
+            raise Unbelievable(f"answers under the name {shown(words.get('name'))}")
+        if set(words) != {"call", "name", "digest"} or set(reply.content) != {WORDS, *map(str, range(jobs))}:
             raise Unbelievable("has other parts than promised")
         answers = [promised(reply.content[str(job)], expected) for job in range(jobs)]
-        if told["digest"] != digest(reply.content):
+        if words["digest"] != digest(reply.content):
             raise Unbelievable("was changed on its way")
         return answers
 
-    # What clients keep is with them -----------------------------------------------------------------------------------
+    # What clients keep is at the nodes --------------------------------------------------------------------------------
 
     def memory(self) -> tuple[Tree, dict[str, int]]:
         """Nothing: it lies at the nodes, under the name of the run."""

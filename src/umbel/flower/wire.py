@@ -1,4 +1,4 @@
-"""What travels between a Flower server and its nodes, and how it is read without being believed.
+"""What travels between a Flower server and its nodes, and how it is read without being trusted.
 
 A message holds one `ConfigRecord` of plain words and one `ArrayRecord` for each thing that is sent. Tensors go by path
 names, as in files. Nothing that arrives is unpickled, imported or evaluated; an array's bytes are looked at before
@@ -66,20 +66,20 @@ def fingerprint(net: Model) -> str:
 
 def record(values: Tree) -> ArrayRecord:
     """A tree of tensors as it travels."""
-    held = ArrayRecord()
+    arrays = ArrayRecord()
     for name, leaf in tree.named(values).items():
         if str(leaf.dtype).removeprefix("torch.") not in DTYPES:
             raise UmbelError(f"Tensors travel as {', '.join(DTYPES)}. Got {leaf.dtype} for '{name}'.")
-        held[name] = Array(leaf.detach().cpu().contiguous().numpy())
-    return held
+        arrays[name] = Array(leaf.detach().cpu().contiguous().numpy())
+    return arrays
 
 
-def tensors(held: object) -> Tree:
+def tensors(arrays: object) -> Tree:
     """Undo `record`."""
-    if not isinstance(held, ArrayRecord):
+    if not isinstance(arrays, ArrayRecord):
         raise Unbelievable("has no arrays")
     try:
-        return tree.nested({name: _tensor(array) for name, array in held.items()})
+        return tree.nested({name: _tensor(array) for name, array in arrays.items()})
     except (AttributeError, TypeError) as error:  # `a` and `a/b` in one record
         raise Unbelievable("has names that contradict each other") from error
 
@@ -99,8 +99,8 @@ def _decoded(array: Array) -> Tensor:
     if np.lib.format.read_magic(stream) != (1, 0):
         raise Unbelievable("is in another format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=HEADER)
-    said = (array.stype, array.dtype, tuple(array.shape))
-    if fortran or said != ("numpy.ndarray", str(dtype), shape) or str(dtype) not in DTYPES or not dtype.isnative:
+    declared = (array.stype, array.dtype, tuple(array.shape))
+    if fortran or declared != ("numpy.ndarray", str(dtype), shape) or str(dtype) not in DTYPES or not dtype.isnative:
         raise Unbelievable("contradicts itself about its type or shape")
     start = stream.tell()
     if min(shape, default=0) < 0 or len(array.data) - start != dtype.itemsize * int(np.prod(shape, dtype=object)):
@@ -109,32 +109,32 @@ def _decoded(array: Array) -> Tensor:
 
 
 def digest(records: Mapping[str, Any]) -> str:
-    """Of all arrays under their names: numbers that were changed on their way are seen."""
-    found = blake2b(digest_size=16)
-    for name in sorted(name for name, held in records.items() if isinstance(held, ArrayRecord)):
+    """Sixteen bytes, in hex, of all arrays and their names: they show whether numbers were changed on their way."""
+    total = blake2b(digest_size=16)
+    for name in sorted(name for name, value in records.items() if isinstance(value, ArrayRecord)):
         for path in sorted(records[name]):
             array = records[name][path]
-            found.update(json.dumps([name, path, array.dtype, list(array.shape), len(array.data)]).encode())
-            found.update(array.data)
-    return found.hexdigest()
+            total.update(json.dumps([name, path, array.dtype, list(array.shape), len(array.data)]).encode())
+            total.update(array.data)
+    return total.hexdigest()
 
 
-def promised(held: object, expected: Tree) -> Tree:
+def promised(arrays: object, expected: Tree) -> Tree:
     """The tensors of an answer that has the names and at most the bytes that its task promised.
 
-    Shapes, types and finite numbers are looked at by the federation's door, here and for every other engine.
+    Shapes, types and finite numbers are checked by `Federation.map`, for every engine alike.
     """
     leaves: dict[str, Leaf] = tree.named(expected)  # type: ignore[assignment]
-    if not isinstance(held, ArrayRecord) or set(held) != set(leaves):
+    if not isinstance(arrays, ArrayRecord) or set(arrays) != set(leaves):
         raise Unbelievable("answer has other names than promised")
     for name, leaf in leaves.items():
-        if len(held[name].data) > most(leaf):
-            raise Unbelievable(f"has {len(held[name].data):,} bytes for '{name}', at most {most(leaf):,} are due")
-    found = tensors(held)
-    for name, tensor in tree.named(found).items():
+        if len(arrays[name].data) > most(leaf):
+            raise Unbelievable(f"has {len(arrays[name].data):,} bytes for '{name}', at most {most(leaf):,} are due")
+    answer = tensors(arrays)
+    for name, tensor in tree.named(answer).items():
         if leaves[name] == COUNT and tensor.dim() == 0 and int(tensor) < 0:
             raise Unbelievable(f"counts below zero in '{name}'")
-    return found
+    return answer
 
 
 def most(leaf: Leaf) -> int:
@@ -181,19 +181,19 @@ def call_from(about: str, content: RecordDict) -> Call:
 
     A task is looked up among those that the node itself has registered.
     """
-    told = json.loads(about)
-    if told["task"] not in TASKS:
-        raise UmbelError(f"There is no task '{shown(told['task'])}' at this node.")
-    jobs = int(told["jobs"])
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in told["options"].items()}
-    inputs = {name: tensors(held) for name, held in content.items() if name != WORDS}
+    facts = json.loads(about)
+    if facts["task"] not in TASKS:
+        raise UmbelError(f"There is no task '{shown(facts['task'])}' at this node.")
+    jobs = int(facts["jobs"])
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in facts["options"].items()}
+    inputs = {name: tensors(arrays) for name, arrays in content.items() if name != WORDS}
 
     def under(prefix: str) -> Tree:
-        return {kind: leaf for name, held in inputs.items() if name.startswith(f"{prefix}.")
-                for kind, leaf in held.items()}
+        return {kind: leaf for name, values in inputs.items() if name.startswith(f"{prefix}.")
+                for kind, leaf in values.items()}
 
     each = [under(str(job)) for job in range(jobs)]
-    cohort = Cohort(torch.zeros(jobs, dtype=torch.long), int(told["round"]), str(told["phase"]))
-    epochs, steps, batch, rows = told["work"]
+    cohort = Cohort(torch.zeros(jobs, dtype=torch.long), int(facts["round"]), str(facts["phase"]))
+    epochs, steps, batch, rows = facts["work"]
     work = Work(int(epochs), int(steps), int(batch), str(rows))
-    return Call(TASKS[told["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options)
+    return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options)

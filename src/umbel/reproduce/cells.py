@@ -1,6 +1,6 @@
 """Cells as processes: each is an `umbel run` of its own recipe in its own folder, several at once.
 
-What is finished is kept, what was stopped goes on, and a cell that fails says why while the others go on.
+Finished runs are kept, interrupted ones resume, and a cell that fails says why while the others run.
 """
 
 import os
@@ -18,24 +18,24 @@ from typing import NamedTuple
 
 from umbel.errors import UmbelError
 from umbel.files import write_atomically
-from umbel.reproduce.table import Cell
+from umbel.reproduce.table import TableCell
 from umbel.runs.experiment import Experiment
 from umbel.runs.session import same_recipe
 
-PATIENCE = 10.0  # seconds that an interrupted process gets to keep its checkpoint
+SECONDS_TO_STOP = 10.0  # that an interrupted process gets to write its checkpoint
 
 
 class Job(NamedTuple):
     """One run of a cell."""
 
-    cell: Cell
+    cell: TableCell
     seed: int
     experiment: Experiment
     folder: Path
 
     @property
     def name(self) -> str:
-        """For people."""
+        """What people see: row, column and seed."""
         return f"{self.cell.name}, seed {self.experiment.seed}"
 
     @property
@@ -45,27 +45,27 @@ class Job(NamedTuple):
 
     @property
     def done(self) -> int:
-        """Rounds that are durable."""
+        """Rounds that are on disk; the first record is of the state before round 0."""
         lines = self.folder / "rounds.jsonl"
         return max(0, lines.read_bytes().count(b"\n") - 1) if lines.exists() else 0
 
     @property
     def finished(self) -> bool:
-        """Whether its result is there, of this very recipe; the device may be another."""
+        """Whether its folder has a result; that of another recipe is refused, but the device may differ."""
         if not (self.folder / "result.json").exists():
             return False
         same_recipe(self.folder, replace(self.experiment, device="cpu"), but="device")
         return True
 
 
-def folder_of(out: Path, cell: Cell, experiment: Experiment) -> Path:
+def folder_of(out: Path, cell: TableCell, experiment: Experiment) -> Path:
     """Where a run lies: row, column, rounds and seed in its name."""
     plain = re.sub(r"[^\w.=%-]+", "_", f"{cell.row}--{cell.column}")
     return out / f"{plain}--r{experiment.rounds}-s{experiment.seed}"
 
 
 class Ended(NamedTuple):
-    """A job that is done with, and its sentence if it failed."""
+    """A job whose process has ended, and its sentence if it failed."""
 
     job: Job
     complaint: str
@@ -73,7 +73,7 @@ class Ended(NamedTuple):
 
 
 class Players:
-    """Some processes at a time; `stop` interrupts those that run, which keep their checkpoints."""
+    """Runs jobs, `at_once` processes at a time; `stop` interrupts them, and they keep their checkpoints."""
 
     def __init__(self, jobs: Sequence[Job], at_once: int, data_dir: Path | None) -> None:
         self.jobs, self.at_once, self.data_dir = jobs, at_once, data_dir
@@ -95,12 +95,12 @@ class Players:
                 self.stop()
 
     def stop(self) -> None:
-        """Interrupt what runs, and wait for it."""
+        """Interrupt what runs, wait for it, and end what does not stop."""
         self._stopped.set()
         running = list(self._running.values())
         for process in running:
             process.send_signal(signal.SIGINT)
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + SECONDS_TO_STOP
         for process in running:
             try:
                 process.wait(max(0.1, limit - time.monotonic()))
@@ -121,11 +121,11 @@ class Players:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               env=self._environment()) as process:
             self._running[id(process)] = process
-            if self._stopped.is_set():  # meanwhile
+            if self._stopped.is_set():  # while it was being started: `stop` did not see it
                 process.send_signal(signal.SIGINT)
-            _, told = process.communicate()
+            _, errors = process.communicate()
             del self._running[id(process)]
-        return Ended(job, _sentence(told, process.returncode), time.monotonic() - started)
+        return Ended(job, _sentence(errors, process.returncode), time.monotonic() - started)
 
     def _environment(self) -> Mapping[str, str]:
         """Processes side by side share the cores instead of fighting for them."""
@@ -133,16 +133,16 @@ class Players:
         return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
-def _sentence(told: str, code: int) -> str:
-    """What a failed process said last: umbel's own sentence, or the end of a traceback."""
+def _sentence(errors: str, code: int) -> str:
+    """The last line that a failed process wrote: umbel's own sentence, or the end of a traceback."""
     if not code:
         return ""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    said = lines[-1].removeprefix("Error: ") if lines else "it said nothing"
-    return said if said.endswith(".") else f"{said} (exit code {code})."
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    last = lines[-1].removeprefix("Error: ") if lines else "it gave no reason"
+    return last if last.endswith(".") else f"{last} (exit code {code})."
 
 
 def refuse_run_folder(out: Path) -> None:
-    """A table's folder holds runs; it is none itself."""
+    """Refuse a folder that is a run itself: a table's folder holds runs."""
     if (out / "recipe.toml").exists():
         raise UmbelError(f"The folder {out} must hold a table's runs. It is a run itself: choose another --out.")

@@ -17,13 +17,13 @@ from umbel.data.shift import colour_32
 from umbel.data.sources import Dataset
 from umbel.federation.door import Cohort
 from umbel.federation.training import train
-from umbel.reproduce.table import Cell
+from umbel.reproduce.table import TableCell
 from umbel.runs.simulate import simulate
 from umbel.seeds import generator
 from umbel.tree import Ragged
 
 Load = Callable[[str], Dataset]
-Compute = Callable[[Cell, Load, int], dict[str, float]]  # cell, how to load a data set, seed -> value by measure
+Compute = Callable[[TableCell, Load, int], dict[str, float]]  # cell, how to load a data set, seed -> value by measure
 Points = NDArray[np.float64]  # (n, d)
 
 READ_AS = {"principal": "smallest"}  # what the papers call an angle, and our name of it where that differs
@@ -38,7 +38,7 @@ def _between(angle: str, a: Tensor, b: Tensor) -> float:
 # PACFL, Table 1
 
 
-def angles(cell: Cell, load: Load, seed: int) -> dict[str, float]:
+def angles(cell: TableCell, load: Load, seed: int) -> dict[str, float]:
     """Between the subspaces of two data sets, p = 2, raw pixels padded to 3 x 32 x 32."""
     one, other = (_subspace(name, load) for name in cell.column.split("|"))
     return {"angle": _between(cell.row, one, other)}
@@ -58,12 +58,12 @@ def _subspace(name: str, load: Load) -> Tensor:
 ANIMALS, VEHICLES = (2, 3, 4, 5, 6, 7), (0, 1, 8, 9)  # classes of CIFAR-10
 
 
-def class_angles(cell: Cell, load: Load, seed: int) -> dict[str, float]:
+def class_angles(cell: TableCell, load: Load, seed: int) -> dict[str, float]:
     """Mean column angle between the classes of CIFAR-10, p = 3: among animals, among vehicles, across."""
     basis = _class_bases(load)
     first, second = {"animals": (ANIMALS, ANIMALS), "vehicles": (VEHICLES, VEHICLES)}.get(cell.row, (ANIMALS, VEHICLES))
-    found = [_between("column", basis[a], basis[b]) for a in first for b in second if a != b]
-    return {"angle": sum(found) / len(found)}
+    angles = [_between("column", basis[a], basis[b]) for a in first for b in second if a != b]
+    return {"angle": sum(angles) / len(angles)}
 
 
 @cache
@@ -79,7 +79,7 @@ POINTS, DIMENSIONS = 100, 20
 AGAINST = {"2mu": (2.0, 1.0), "3mu": (3.0, 1.0), "2S": (1.0, 2.0), "5S": (1.0, 5.0)}  # factors of mean and covariance
 
 
-def gaussians(cell: Cell, load: Load, seed: int) -> dict[str, float]:
+def gaussians(cell: TableCell, load: Load, seed: int) -> dict[str, float]:
     """The distance between samples of N(mu, S) and of another Gaussian; or whether it rises from one to the next."""
     if ">" in cell.column:
         after, before = (_distance(cell.row, name, seed) for name in cell.column.split(">"))
@@ -89,7 +89,7 @@ def gaussians(cell: Cell, load: Load, seed: int) -> dict[str, float]:
 
 def _distance(kind: str, other: str, seed: int) -> float:
     first, second = (_sample(name, seed) for name in ("mu", other))
-    return DISTANCES[kind](first, second)
+    return SAMPLE_DISTANCES[kind](first, second)
 
 
 def _sample(name: str, seed: int) -> Points:
@@ -136,7 +136,7 @@ def _angle(kind: str) -> Callable[[Points, Points], float]:
     return of
 
 
-DISTANCES: dict[str, Callable[[Points, Points], float]] = {
+SAMPLE_DISTANCES: dict[str, Callable[[Points, Points], float]] = {
     "bhattacharyya": bhattacharyya, "kl": kullback_leibler, "mmd": mean_discrepancy,
     "smallest": _angle("smallest"), "paired": _angle("paired"),
 }
@@ -145,7 +145,7 @@ DISTANCES: dict[str, Callable[[Points, Points], float]] = {
 # FedClust, Fig. 1
 
 
-def layers(cell: Cell, load: Load, seed: int) -> dict[str, float]:
+def layers(cell: TableCell, load: Load, seed: int) -> dict[str, float]:
     """Mean distance between two groups of clients over that within them, by the weights of one layer."""
     weights, groups = _trained(load, seed)
     apart = euclidean(weights[cell.row], weights[cell.row])

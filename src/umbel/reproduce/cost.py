@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 PARAMETERS = {"lenet5": 62_006, "resnet9": 6_621_540}  # PACFL counts the 3 x 32 x 32 net for grey images as well
-GLOBAL = {"lenet5": 11_014, "resnet9": 52_324}  # of the last two layers: all that LG-FedAvg moves
+GLOBAL = {"lenet5": 11_014, "resnet9": 52_324}  # of the last two layers: all that LG-FedAvg sends
 
 
 def rounds_to(records: Iterable[Mapping[str, Any]], target: float) -> int | None:
@@ -16,16 +16,17 @@ def rounds_to(records: Iterable[Mapping[str, Any]], target: float) -> int | None
 
 
 def bytes_to(records: Iterable[Mapping[str, Any]], target: float) -> int | None:
-    """All bytes that moved until then, both ways, signatures and sweeps included, evaluation left out."""
+    """All bytes sent until `target` is reached, both ways: signatures and sweeps included, evaluation left out."""
     kept = list(records)
     round = rounds_to(kept, target)
     if round is None:
         return None
-    moved = accumulate(_moved(record["bytes"]) for record in kept)
-    return next(sum for sum, record in zip(moved, kept, strict=True) if record["round"] + 1 == round)
+    so_far = accumulate(_traffic(record["bytes"]) for record in kept)
+    return next(amount for amount, record in zip(so_far, kept, strict=True) if record["round"] + 1 == round)
 
 
-def _moved(pages: Mapping[str, Mapping[str, Mapping[str, int]]]) -> int:
+def _traffic(pages: Mapping[str, Mapping[str, Mapping[str, int]]]) -> int:
+    """Bytes of one record, which has them by phase, direction and kind."""
     return sum(amount for phase, ways in pages.items() if phase != "evaluate"
                for kinds in ways.values() for amount in kinds.values())
 

@@ -26,8 +26,8 @@ class Finished:
     @cached_property
     def info(self) -> dict[str, Any]:
         """result.json."""
-        found: dict[str, Any] = read_json(self.folder / "result.json")
-        return found
+        info: dict[str, Any] = read_json(self.folder / "result.json")
+        return info
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -43,8 +43,8 @@ class Finished:
     def accuracy(self, statistic: str = "") -> float | None:
         """Of the judged kind, in [0, 1]; the mean over clients unless the reading says otherwise."""
         statistic = statistic or self.reading.get("judge", "").partition(".")[2] or "mean"
-        found = self.info["accuracy"][self.kind]
-        return None if found is None else float(found[statistic])
+        scores = self.info["accuracy"][self.kind]
+        return None if scores is None else float(scores[statistic])
 
 
 def _newcomers(run: Finished) -> float | None:
@@ -79,21 +79,21 @@ def _megabits(run: Finished) -> float | None:
     return cost.megabits(run.info["method"], rounds, model, run.info["fraction"], clusters)
 
 
-def _moved(run: Finished) -> float | None:
+def _traffic(run: Finished) -> float | None:
     assert run.target is not None
-    moved = cost.bytes_to(run.records, run.target)
-    return None if moved is None else 8 * moved / 1e6 / float(run.info["clients"])
+    sent = cost.bytes_to(run.records, run.target)
+    return None if sent is None else 8 * sent / 1e6 / float(run.info["clients"])
 
 
 def _clustering(run: Finished) -> Mapping[str, Any]:
     """The record of the round in which clusters were formed: the last of pre-training, or the first of all."""
     last = max(0, run.info["rounds"]["pretrain"] - 1)
-    found: Mapping[str, Any] = next(each for each in run.records if each["round"] == last)
-    return found
+    record: Mapping[str, Any] = next(each for each in run.records if each["round"] == last)
+    return record
 
 
 def _client_seconds(run: Finished) -> float:
-    """In the phase by which clients describe themselves, a client."""
+    """Seconds of the phase in which clients describe themselves, by client."""
     return float(_clustering(run)["seconds"][run.reading["phase"]]) / float(run.info["clients"])
 
 
@@ -112,7 +112,7 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 
-class Measure(NamedTuple):
+class TableMeasure(NamedTuple):
     """One number with its words and digits; those without `of` are not read from runs."""
 
     of: Callable[[Finished], float | None] | None
@@ -126,37 +126,37 @@ def _agreement(name: str) -> Callable[[Finished], float | None]:
 
 
 def _evidence(name: str, place: int = -1) -> Callable[[Finished], float | None]:
-    """What the method says of its own choice."""
+    """A number by which the method explains its clusters; of a list, the one at `place`."""
     def of(run: Finished) -> float | None:
-        found = run.info["clusters"]["why"].get(name)
-        return None if found is None else float(found[place] if place >= 0 else found)
+        value = run.info["clusters"]["why"].get(name)
+        return None if value is None else float(value[place] if place >= 0 else value)
     return of
 
 
-MEASURES: dict[str, Measure] = {
-    "accuracy": Measure(lambda run: _percent(run.accuracy()), "accuracy, %",
+MEASURES: dict[str, TableMeasure] = {
+    "accuracy": TableMeasure(lambda run: _percent(run.accuracy()), "accuracy, %",
                         spread=lambda run: _percent(run.accuracy("std"))),
-    "newcomers": Measure(_newcomers, "newcomers' accuracy, %"),
-    **{name: Measure(_agreement(name), name) for name in
+    "newcomers": TableMeasure(_newcomers, "newcomers' accuracy, %"),
+    **{name: TableMeasure(_agreement(name), name) for name in
        ("ari", "ami", "homogeneity", "completeness", "v_measure")},
-    "clusters": Measure(lambda run: run.info["clusters"]["count"], "clusters", 0),
-    "smallest": Measure(lambda run: _sizes(run)[0], "clients of the smallest cluster", 0),
-    "largest": Measure(lambda run: _sizes(run)[-1], "clients of the largest cluster", 0),
-    "cut": Measure(_evidence("cut"), "threshold"),
-    "score": Measure(lambda run: _percent(_evidence("score")(run)), "validation score, %"),
-    "hopkins": Measure(_evidence("hopkins"), "Hopkins statistic"),
-    "c_v_x": Measure(_evidence("variation", 0), "c_v of pull", 3),
-    "c_v_y": Measure(_evidence("variation", 1), "c_v of push", 3),
-    "rounds": Measure(_rounds, "rounds to the target", 0),
-    "converged": Measure(_converged, "rounds to converge", 0),
-    "megabits": Measure(_megabits, "megabits to the target", 2),
-    "moved": Measure(_moved, "megabits really moved until then, a client", 2),
-    "client_seconds": Measure(_client_seconds, "seconds of a client", 4),
-    "server_seconds": Measure(_server_seconds, "seconds of the server", 4),
-    "upload": Measure(_upload, "kilobytes a client sends", 3),
-    "angle": Measure(None, "degrees"),
-    "distance": Measure(None, "distance", 3),
-    "rises": Measure(None, "rises: 1 = yes", 0),
-    "formula": Measure(None, "megabits by formula, fitted rounds"),
-    "contrast": Measure(None, "distance between / within groups"),
+    "clusters": TableMeasure(lambda run: run.info["clusters"]["count"], "clusters", 0),
+    "smallest": TableMeasure(lambda run: _sizes(run)[0], "clients of the smallest cluster", 0),
+    "largest": TableMeasure(lambda run: _sizes(run)[-1], "clients of the largest cluster", 0),
+    "cut": TableMeasure(_evidence("cut"), "threshold"),
+    "score": TableMeasure(lambda run: _percent(_evidence("score")(run)), "validation score, %"),
+    "hopkins": TableMeasure(_evidence("hopkins"), "Hopkins statistic"),
+    "c_v_x": TableMeasure(_evidence("variation", 0), "c_v of pull", 3),
+    "c_v_y": TableMeasure(_evidence("variation", 1), "c_v of push", 3),
+    "rounds": TableMeasure(_rounds, "rounds to the target", 0),
+    "converged": TableMeasure(_converged, "rounds to converge", 0),
+    "megabits": TableMeasure(_megabits, "megabits to the target", 2),
+    "moved": TableMeasure(_traffic, "megabits really moved until then, a client", 2),
+    "client_seconds": TableMeasure(_client_seconds, "seconds of a client", 4),
+    "server_seconds": TableMeasure(_server_seconds, "seconds of the server", 4),
+    "upload": TableMeasure(_upload, "kilobytes a client sends", 3),
+    "angle": TableMeasure(None, "degrees"),
+    "distance": TableMeasure(None, "distance", 3),
+    "rises": TableMeasure(None, "rises: 1 = yes", 0),
+    "formula": TableMeasure(None, "megabits by formula, fitted rounds"),
+    "contrast": TableMeasure(None, "distance between / within groups"),
 }

@@ -41,7 +41,7 @@ class Printed(NamedTuple):
         return cls(float(value), float(spread) if spread else None)
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A place in a table."""
 
     row: str
@@ -49,7 +49,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people and folders."""
+        """What people see: row and column."""
         return f"{self.row}, {self.column}"
 
 
@@ -57,10 +57,10 @@ class Reason(NamedTuple):
     """Why some figures differ, where it is known."""
 
     text: str
-    of: tuple[str, ...] = ("",)  # texts, one of whose words are all among those of row, column and measure
+    of: tuple[str, ...] = ("",)  # it fits where all words of one of these are words of row, column or measure
 
-    def fits(self, cell: Cell, measure: str) -> bool:
-        """Whether it speaks of this figure."""
+    def fits(self, cell: TableCell, measure: str) -> bool:
+        """Whether it is a reason for this figure."""
         words = {*cell.row.split(), *cell.column.split(), measure}
         return any(words.issuperset(text.split()) for text in self.of)
 
@@ -74,7 +74,7 @@ class Table:
     title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    printed: Mapping[tuple[Cell, str], Printed]  # by cell and measure, in the order of the page
+    printed: Mapping[tuple[TableCell, str], Printed]  # by cell and measure, in the order of the page
     layers: tuple[Mapping[str, Any], ...]  # the paper's protocol, then the table's
     words: Mapping[str, Mapping[str, Any]]
     over: str = ""  # what the printed ± is over
@@ -85,20 +85,20 @@ class Table:
     whole: str = ""  # what a part of a data set is too small for
     part: Mapping[str, str] = field(default_factory=dict)  # scenario parameters for a part of a data set
     targets: Mapping[str, float] = field(default_factory=dict)  # accuracy to reach, by column
-    fitted: Mapping[Cell, Printed] = field(default_factory=dict)  # rounds that explain what is printed
+    fitted: Mapping[TableCell, Printed] = field(default_factory=dict)  # rounds that explain what is printed
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[TableCell]:
         """All places, column by column."""
-        return [Cell(row, column) for column, row in product(self.columns, self.rows)
-                if any((Cell(row, column), measure) in self.printed for measure in self.measures)]
+        return [TableCell(row, column) for column, row in product(self.columns, self.rows)
+                if any((TableCell(row, column), measure) in self.printed for measure in self.measures)]
 
     @property
     def measures(self) -> list[str]:
         """What is measured in its cells."""
         return list(dict.fromkeys(measure for _, measure in self.printed))
 
-    def _of(self, cell: Cell) -> Iterator[Mapping[str, Any]]:
+    def _of(self, cell: TableCell) -> Iterator[Mapping[str, Any]]:
         """The layers of a cell's experiment, the later over the earlier."""
         yield from self.layers
         for word in f"{cell.column} {cell.row}".split():
@@ -117,13 +117,16 @@ class Table:
             raise unknown(f"word in {self.name} named", word, [*self.words, *ALGORITHMS, *DATASETS])
         return {**known, **self.words.get(word, {})}
 
-    def reading(self, cell: Cell) -> dict[str, str]:
+    def reading(self, cell: TableCell) -> dict[str, str]:
         """How the runs of a cell are read: `judge`, which accuracy; `phase`, which part of a round."""
         return {name: layer[name] for layer in self._of(cell) for name in READING if name in layer}
 
-    def experiment(self, cell: Cell, *, seed: int = 0, rounds: int | None = None, device: str = "auto",
+    def experiment(self, cell: TableCell, *, seed: int = 0, rounds: int | None = None, device: str = "auto",
                    parts: Mapping[str, str] | None = None) -> Experiment:
-        """The recipe of a cell, `seed` on from the paper's. `rounds` is the most; `parts` names sets that are parts."""
+        """The recipe of a cell. `seed` is added to the paper's, `rounds` is an upper limit.
+
+        `parts` are the data sets that are here only in part: their scenarios get the table's smaller numbers.
+        """
         choices: dict[str, Any] = {}
         for layer in self._of(cell):
             choices |= {name: value for name, value in layer.items() if name not in (*READING, "settings")}
@@ -132,24 +135,24 @@ class Table:
             settings |= own_settings(choices["method"], layer.get("settings", {}))
         choices["seed"] = choices.get("seed", 0) + seed
         choices["rounds"] = min(choices["rounds"], rounds or choices["rounds"])
-        bent = self.part.get(choices.get("data", ""), "") if choices.get("data") in (parts or {}) else ""
-        if bent:
-            choices["scenario"] += ("," if ":" in choices["scenario"] else ":") + bent
+        smaller = self.part.get(choices.get("data", ""), "") if choices.get("data") in (parts or {}) else ""
+        if smaller:
+            choices["scenario"] += ("," if ":" in choices["scenario"] else ":") + smaller
         return Experiment(**choices, device=device, settings=settings)
 
 
 def names() -> list[str]:
-    """Of all tables, as a person types them."""
+    """The names of all tables, as a person types them."""
     return [f"{paper}/{table}" for paper in PAPERS for table in _read(paper) if table not in _COMMON]
 
 
 def load(name: str) -> Table:
     """A table by its name, PAPER/TABLE; PAPER may be a file of one's own, written as those in `papers/`."""
     paper, _, table = name.rpartition("/")
-    held = read_toml(Path(paper)) if paper.endswith(".toml") else _read(paper) if paper in PAPERS else {}
-    if table not in held or table in _COMMON:
-        raise unknown("table", name, [f"{paper}/{each}" for each in held if each not in _COMMON] or names())
-    return _table(name, held, held[table])
+    content = read_toml(Path(paper)) if paper.endswith(".toml") else _read(paper) if paper in PAPERS else {}
+    if table not in content or table in _COMMON:
+        raise unknown("table", name, [f"{paper}/{each}" for each in content if each not in _COMMON] or names())
+    return _table(name, content, content[table])
 
 
 _COMMON = ("title", "over", "protocol", "words", "band", "why")  # of a paper; everything else in its file is a table
@@ -160,43 +163,43 @@ def _read(paper: str) -> dict[str, Any]:
     return tomllib.loads((files("umbel.reproduce") / "papers" / f"{paper}.toml").read_text("utf-8"))
 
 
-def _table(name: str, paper: Mapping[str, Any], held: Mapping[str, Any]) -> Table:
+def _table(name: str, paper: Mapping[str, Any], given: Mapping[str, Any]) -> Table:
     known = {each.name for each in fields(Table)} | {"protocol", "own"}
-    for key in held:
+    for key in given:
         if key not in known:
             raise unknown(f"key of {name} named", key, known)
-    printed = {(cell, measure): figure for measure, text in held.get("printed", {}).items()
+    printed = {(cell, measure): figure for measure, text in given.get("printed", {}).items()
                for cell, figure in block(text).items()}
-    rows = held.get("rows") or list(dict.fromkeys(cell.row for cell, _ in printed))
-    columns = held.get("columns") or list(dict.fromkeys(cell.column for cell, _ in printed))
-    printed |= {(Cell(row, column), measure): Printed()
-                for measure in held.get("own", ()) for row, column in product(rows, columns)}
-    fitted = {cell: rounds for cell, rounds in block(held.get("fitted", "")).items() if rounds.value}
+    rows = given.get("rows") or list(dict.fromkeys(cell.row for cell, _ in printed))
+    columns = given.get("columns") or list(dict.fromkeys(cell.column for cell, _ in printed))
+    printed |= {(TableCell(row, column), measure): Printed()
+                for measure in given.get("own", ()) for row, column in product(rows, columns)}
+    fitted = {cell: rounds for cell, rounds in block(given.get("fitted", "")).items() if rounds.value}
     general = [each for each in _reasons(paper) if any(each.fits(*place) for place in printed)]
     printed |= {(cell, "formula"): printed[cell, "megabits"] for cell in fitted}
     return Table(
-        name, paper["title"], held["title"], tuple(rows), tuple(columns), printed,
-        (paper.get("protocol", {}), held.get("protocol", {})), paper.get("words", {}) | held.get("words", {}),
-        held.get("over", paper.get("over", "")), paper.get("band", {}) | held.get("band", {}),
-        tuple(held.get("notes", ())),
-        (*general, *_reasons(held)),
-        held.get("compute", ""), held.get("whole", ""), held.get("part", {}), held.get("targets", {}),
+        name, paper["title"], given["title"], tuple(rows), tuple(columns), printed,
+        (paper.get("protocol", {}), given.get("protocol", {})), paper.get("words", {}) | given.get("words", {}),
+        given.get("over", paper.get("over", "")), paper.get("band", {}) | given.get("band", {}),
+        tuple(given.get("notes", ())),
+        (*general, *_reasons(given)),
+        given.get("compute", ""), given.get("whole", ""), given.get("part", {}), given.get("targets", {}),
         fitted,
     )
 
 
-def _reasons(held: Mapping[str, Any]) -> list[Reason]:
-    return [Reason(each["text"], tuple(each.get("of", [""]))) for each in held.get("why", ())]
+def _reasons(given: Mapping[str, Any]) -> list[Reason]:
+    return [Reason(each["text"], tuple(each.get("of", [""]))) for each in given.get("why", ())]
 
 
-def block(text: str | list[str]) -> dict[Cell, Printed]:
+def block(text: str | list[str]) -> dict[TableCell, Printed]:
     """Figures as they stand on the page: names of columns above, name of the row first, two spaces between."""
     if isinstance(text, list):
         return {cell: figure for each in text for cell, figure in block(each).items()}
-    found: dict[Cell, Printed] = {}
+    cells: dict[TableCell, Printed] = {}
     head, *lines = [re.split(r"\s{2,}", line.strip()) for line in text.strip().splitlines()] or [[]]
     for row, *figures in lines:
         if len(figures) != len(head):
             raise UmbelError(f"A row of a table needs {len(head)} figures. Got {len(figures)} in '{row}' instead.")
-        found |= {Cell(row, column): Printed.read(figure) for column, figure in zip(head, figures, strict=True)}
-    return found
+        cells |= {TableCell(row, column): Printed.read(figure) for column, figure in zip(head, figures, strict=True)}
+    return cells

@@ -1,4 +1,4 @@
-"""What of a table is to be run here: the data at hand, the cells asked for, a run for each of their seeds."""
+"""Which cells of a table are to be run here: those asked for, with the data at hand, a run for each seed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from umbel.data import sources
 from umbel.data.partition import OFFSETS
 from umbel.errors import UmbelError
 from umbel.reproduce.cells import Job, folder_of
-from umbel.reproduce.table import Cell, Table
+from umbel.reproduce.table import Table, TableCell
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class AtHand:
     """The data sets of a table on this machine."""
 
     parts: Mapping[str, str] = field(default_factory=dict)  # set -> "20,000 of 50,000"
-    missing: Mapping[str, str] = field(default_factory=dict)  # set -> the sentence that says how to bring it
+    missing: Mapping[str, str] = field(default_factory=dict)  # set -> the sentence that says how to get it
 
     @classmethod
     def look(cls, names: Sequence[str], data_dir: Path | None) -> "AtHand":
@@ -33,7 +33,7 @@ class AtHand:
         return cls(parts, missing)
 
 
-def sets_of(table: Table, cell: Cell) -> list[str]:
+def sets_of(table: Table, cell: TableCell) -> list[str]:
     """The data sets that a cell needs."""
     if table.compute:
         return [word for word in cell.column.replace("|", " ").split() if word in sources.DATASETS]
@@ -41,29 +41,36 @@ def sets_of(table: Table, cell: Cell) -> list[str]:
     return [data] if data else list(OFFSETS)
 
 
-def selected(table: Table, only: Sequence[str]) -> list[Cell]:
-    """The cells that fit one of the texts: all words of a text are words of the cell or, failing that, parts of it."""
+def selected(table: Table, only: Sequence[str]) -> list[TableCell]:
+    """The cells that fit one of the texts: all words of a text are words of the cell or, failing that, parts of it.
+
+    Upper and lower case are the same.
+    """
     if not only:
         return table.cells
     known = {word for cell in table.cells for word in _words(cell)}
-    found = [cell for cell in table.cells if any(_fits(cell, text, known) for text in only)]
-    if not found:
+    fitting = [cell for cell in table.cells if any(_fits(cell, text.lower(), known) for text in only)]
+    if not fitting:
         names = "; ".join(", ".join(each) for each in (table.rows, table.columns))
         raise UmbelError(f"There is no cell of {table.name} with '{' or '.join(only)}'. Its rows and columns: {names}.")
-    return found
+    return fitting
 
 
-def _words(cell: Cell) -> set[str]:
-    return {*cell.row.split(), *cell.column.split(), cell.row, cell.column}
+def _words(cell: TableCell) -> set[str]:
+    """The words of a cell's row and column and both names whole, in lower case."""
+    row, column = cell.row.lower(), cell.column.lower()
+    return {*row.split(), *column.split(), row, column}
 
 
-def _fits(cell: Cell, text: str, known: set[str]) -> bool:
+def _fits(cell: TableCell, text: str, known: set[str]) -> bool:
+    """Whether a text in lower case means this cell; `known` are the words of all cells."""
+    words, names = _words(cell), f"{cell.row} {cell.column}".lower()
     if text in known:
-        return text in _words(cell)
-    return all(word in _words(cell) if word in known else word in f"{cell.row} {cell.column}" for word in text.split())
+        return text in words
+    return all(word in words if word in known else word in names for word in text.split())
 
 
-def skipped(table: Table, cell: Cell, at_hand: AtHand) -> str:
+def skipped(table: Table, cell: TableCell, at_hand: AtHand) -> str:
     """Why a cell cannot be run with the data at hand; empty = it can."""
     for name in sets_of(table, cell):
         if name in at_hand.missing:
