@@ -22,13 +22,13 @@ from umbel.runs.result import versions
 
 def write(runs: Sequence[Run]) -> str:
     """The whole page."""
-    drawings, lines = Drawings(), views.lines(runs)
-    names = views.run_names(lines)
+    drawings, entrants = Drawings(), views.entrants(runs)
+    names = views.run_names(entrants)
     return _render(
         "page.html",
-        summary=summary(lines, names),
-        compared=compared(drawings, lines),
-        panels=each_run(drawings, [run for line in lines for run in line.runs], names),
+        summary=summary(entrants, names),
+        compared=compared(drawings, entrants),
+        panels=each_run(drawings, [run for entrant in entrants for run in entrant.runs], names),
         data={"figures": drawings.figures, "trees": drawings.trees, "largest": plots.LARGEST},
         version=versions()["umbel"], now=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
         css=_asset("page.css"), script=_asset("page.js"), plotly=drawing_library(),

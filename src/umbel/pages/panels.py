@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from umbel.pages import plots, views
 from umbel.pages.load import Run
 from umbel.pages.parts import ACCURACY_NAMES, Drawings, FigureBox, Table, TableCell, number
-from umbel.pages.views import Line
+from umbel.pages.views import Entrant
 from umbel.runs.evaluate import ACCURACIES
 
 
@@ -39,20 +39,20 @@ class Panel(NamedTuple):
     facts: dict[str, Any]
 
 
-def compared(drawings: Drawings, lines: Sequence[Line]) -> Section:
+def compared(drawings: Drawings, entrants: Sequence[Entrant]) -> Section:
     """All runs on the same axes."""
-    early = [line.label for line in lines if line.runs[0].info["rounds"]["pretrain"]]
+    early = [entrant.label for entrant in entrants if entrant.runs[0].info["rounds"]["pretrain"]]
     band = f" Rounds before its clusters are formed count ({', '.join(early)})." if early else ""
-    band += " The band spans the seeds." if any(len(line.runs) > 1 for line in lines) else ""
-    several = sum(len(line.runs) for line in lines) > 1
+    band += " The band spans the seeds." if any(len(entrant.runs) > 1 for entrant in entrants) else ""
+    several = sum(len(entrant.runs) for entrant in entrants) > 1
     figures = [
-        *drawings.figure("Accuracy against rounds", plots.accuracy(lines, "rounds"),
+        *drawings.figure("Accuracy against rounds", plots.accuracy(entrants, "rounds"),
                          f"Mean over clients of the accuracy on their own test rows, as training goes on.{band}"),
-        *drawings.figure("Accuracy against bytes", plots.accuracy(lines, "megabytes"),
+        *drawings.figure("Accuracy against bytes", plots.accuracy(entrants, "megabytes"),
                          "The same against what was moved between server and clients, both ways, signatures included;"
                          " evaluation is left out. A curve that begins further right paid first for finding its"
                          " clusters."),
-        *drawings.figure("Every client", plots.spread(lines) if several else None,
+        *drawings.figure("Every client", plots.spread(entrants) if several else None,
                          "A point a client, and the box of their quartiles. A method that serves all has a short box"
                          " far to the right.", wide=True),
     ]
@@ -81,19 +81,20 @@ def _figures(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureB
 
 
 def _tree(drawings: Drawings, run: Run, name: str) -> TreeBox | None:
-    tree, truth = views.forest(run), run.truth
+    tree, truth = views.dendrogram(run), run.truth
     if tree is None:
         return None
     drawings.trees[name] = {
         "links": tree.links[:, :3].tolist(), "order": tree.order, "start": tree.start,
-        "names": [run.clients[i].name for i in tree.clients], "held": [run.clients[i].cluster for i in tree.clients],
+        "names": [run.clients[i].name for i in tree.clients],
+        "clusters": [run.clients[i].cluster for i in tree.clients],
         "truth": [truth[i] for i in tree.clients] if truth else None,
     }
     return TreeBox(name, tree.own, truth is not None)
 
 
 def _proximity(drawings: Drawings, run: Run) -> list[FigureBox]:
-    tree = views.forest(run)
+    tree = views.dendrogram(run)
     return drawings.figure("Distances between clients", plots.matrix(run, tree) if tree else None,
                            "Every pair of clients, in the order of the dendrogram: the stronger the colour, the more"
                            " alike. Clusters show as squares along the diagonal; outlines follow the cut above.",
@@ -105,7 +106,7 @@ def _map(drawings: Drawings, run: Run) -> list[FigureBox]:
     if plane is None:
         return []
     numbers = " Numbers are true groups." if run.truth and len(plane.clients) <= 60 else ""
-    return drawings.figure("Map of clients", plots.plane(run, plane),
+    return drawings.figure("Map of clients", plots.client_map(run, plane),
                            f"Near is alike, by {plane.of}; colour and shape are the cluster.{numbers} Two dimensions"
                            f" show {100 * plane.share:.0f} % of the differences.")
 
@@ -156,7 +157,7 @@ def _gains(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureBox
     """Clients against FedAvg, or their accuracies where there is no FedAvg run to compare with."""
     gains = views.gains(run, baseline) if baseline else []
     if gains:
-        return drawings.figure("Who gains, who loses against FedAvg", plots.gains(run, gains),
+        return drawings.figure("Who gains, who loses against FedAvg", plots.gains(gains),
                                f"{views.gain_sentence(gains)} A stalk goes from a client's accuracy under one model for"
                                " all to its accuracy here; same partition, same seed.", wide=True)
     return drawings.figure("Accuracy of each client", plots.client_scores(run),
@@ -165,7 +166,7 @@ def _gains(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureBox
 
 
 def _clients(run: Run, baseline: Run | None) -> Table:
-    before = views.reached(baseline) if baseline else {}
+    before = views.accuracy_by_client(baseline) if baseline else {}
     kinds = [kind for kind in ACCURACIES if any(kind in client.accuracy for client in run.clients)]
     known = all(client.holds is not None for client in run.clients)
     heads = ["client", "cluster", *(["true group"] if run.truth else []), *(["rows", "labels"] if known else []),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from umbel.pages.load import Run
 from umbel.pages.parts import ACCURACY_NAMES, Table, TableCell, number
-from umbel.pages.views import Line
+from umbel.pages.views import Entrant
 from umbel.runs.evaluate import ACCURACIES
 
 HEADS = ("accuracy", "worst tenth", "cluster's model", "fine-tuned", "own last", "clusters", "ARI", "moved", "seconds")
@@ -26,59 +26,59 @@ class Summary(NamedTuple):
     every_run: Table | None  # where a row of the table is several seeds
 
 
-def summary(lines: Sequence[Line], names: dict[int, str]) -> Summary:
+def summary(entrants: Sequence[Entrant], names: dict[int, str]) -> Summary:
     """The setting, the story, a few large numbers, a table."""
-    info, seeds = lines[0].runs[0].info, max(len(line.runs) for line in lines)
+    info, seeds = entrants[0].runs[0].info, max(len(entrant.runs) for entrant in entrants)
     setting = [f"{info['clients']} clients", f"model {info['model']['name']}", f"{info['rounds']['after']} rounds",
                f"{seeds} seeds" if seeds > 1 else f"seed {info['seed']}"]
     setting += [f"data: {info['data']}"] if info.get("data_part") else []
     every_run = Table("Runs", ("run", *HEADS), [
         _row(names[id(run)], [run], f" ± {100 * run.info['accuracy'][run.headline]['std']:.2f}"
-             if run.accuracy is not None else "") for line in lines for run in line.runs
+             if run.accuracy is not None else "") for entrant in entrants for run in entrant.runs
     ], NOTE.format("; ± standard deviation over clients"))
     methods = Table("Methods", ("method", *HEADS), [
-        _row(line.label, line.runs, _seed_spread(line.runs)) for line in lines
+        _row(entrant.label, entrant.runs, _seed_spread(entrant.runs)) for entrant in entrants
     ], NOTE.format(", mean over clients; ± standard deviation over seeds"))
     table, below = (methods, every_run) if seeds > 1 else (every_run, None)
-    return Summary(_title(lines), " · ".join(setting), *_story(lines), _cards(lines), table, below)
+    return Summary(_title(entrants), " · ".join(setting), *_story(entrants), _cards(entrants), table, below)
 
 
-def _title(lines: Sequence[Line]) -> str:
+def _title(entrants: Sequence[Entrant]) -> str:
     """Who ran on what."""
-    methods = list(dict.fromkeys(_method(line) for line in lines))
+    methods = list(dict.fromkeys(_method(entrant) for entrant in entrants))
     who = methods[0] if len(methods) == 1 else f"{', '.join(methods[:-1])} and {methods[-1]}"
     who = who if len(methods) <= 4 else f"{len(methods)} methods"
-    settings = {(str(line.runs[0].info["data"]), str(line.runs[0].info["scenario"])) for line in lines}
+    settings = {(str(entrant.runs[0].info["data"]), str(entrant.runs[0].info["scenario"])) for entrant in entrants}
     return f"{who} on {len(settings)} settings" if len(settings) > 1 else f"{who} on {', '.join(settings.pop())}"
 
 
-def _story(lines: Sequence[Line]) -> tuple[str, str]:
-    """The best method, and what is said of it in two or three sentences."""
-    scored = [line for line in lines if _accuracy(line.runs) is not None]
-    own = [line for line in scored if _method(line) != "oracle"]
+def _story(entrants: Sequence[Entrant]) -> tuple[str, str]:
+    """The label of the best entrant, and two or three sentences that go on from it."""
+    scored = [entrant for entrant in entrants if _accuracy(entrant.runs) is not None]
+    own = [entrant for entrant in scored if _method(entrant) != "oracle"]
     if not own:
         return "", "No client of these runs could be scored."
     best = max(own, key=_score)
     story = [f"reaches {100 * _score(best):.1f} % on clients' own test rows{_clusters(best)}."]
-    fedavg = next((line for line in scored if _method(line) == "fedavg" and line is not best), None)
+    fedavg = next((entrant for entrant in scored if _method(entrant) == "fedavg" and entrant is not best), None)
     if fedavg and _paired(best, fedavg):
         score = _score(fedavg)
         story.append(f"That is {_points(_score(best) - score)} one model for all (FedAvg, {100 * score:.1f} %).")
-    oracle = next((line for line in scored if _method(line) == "oracle"), None)
+    oracle = next((entrant for entrant in scored if _method(entrant) == "oracle"), None)
     if oracle and _paired(best, oracle):
         story.append(f"The oracle, which is told the true groups, reaches {100 * _score(oracle):.1f} %.")
-    runs = [run for line in lines for run in line.runs]
+    runs = [run for entrant in entrants for run in entrant.runs]
     if len({run.info["partition_hash"] for run in runs if run.info["seed"] == runs[0].info["seed"]}) > 1:
         story.append("These runs do not share one partition: compare their numbers with care.")
     return best.label, " ".join(story)
 
 
-def _method(line: Line) -> str:
-    return str(line.runs[0].info["method"])
+def _method(entrant: Entrant) -> str:
+    return str(entrant.runs[0].info["method"])
 
 
-def _score(line: Line) -> float:
-    return _accuracy(line.runs) or 0.0
+def _score(entrant: Entrant) -> float:
+    return _accuracy(entrant.runs) or 0.0
 
 
 def _points(change: float) -> str:
@@ -87,24 +87,24 @@ def _points(change: float) -> str:
     return f"{100 * abs(change):.1f} points {'above' if change > 0 else 'below'}"
 
 
-def _clusters(line: Line) -> str:
-    if _method(line) == "solo":
+def _clusters(entrant: Entrant) -> str:
+    if _method(entrant) == "solo":
         return ", everybody alone"
-    if _count(line.runs) == "1":
+    if _count(entrant.runs) == "1":
         return " with one model for all"
-    ari = _ari(line.runs)
+    ari = _ari(entrant.runs)
     agreement = f", which agree with the true groups to an ARI of {ari:.2f}" if ari is not None else ""
-    return f" with {_count(line.runs)} clusters{agreement}"
+    return f" with {_count(entrant.runs)} clusters{agreement}"
 
 
-def _paired(a: Line, b: Line) -> bool:
+def _paired(a: Entrant, b: Entrant) -> bool:
     return {run.info["partition_hash"] for run in a.runs} == {run.info["partition_hash"] for run in b.runs}
 
 
-def _cards(lines: Sequence[Line]) -> list[tuple[str, str]]:
+def _cards(entrants: Sequence[Entrant]) -> list[tuple[str, str]]:
     """A few large numbers of the best method that does not know the true groups beforehand."""
-    scored = [line for line in lines if _accuracy(line.runs) is not None]
-    own = [line for line in scored if _method(line) != "oracle"] or scored
+    scored = [entrant for entrant in entrants if _accuracy(entrant.runs) is not None]
+    own = [entrant for entrant in scored if _method(entrant) != "oracle"] or scored
     if not own:
         return []
     best = max(own, key=_score)
