@@ -10,44 +10,30 @@ from umbel.pages.views import Entrant
 from umbel.runs.evaluate import ACCURACIES
 
 
-class Section(NamedTuple):
-    """A title, a sentence, figures."""
-
-    title: str
-    words: str
-    figures: list[FigureBox]
-
-
-class TreeBox(NamedTuple):
-    """The place of a dendrogram whose cut can be moved."""
-
-    name: str  # in the script's data
-    own: bool  # whether the method cut this very tree
-    truth: bool  # whether true groups are known
-
-
 class Panel(NamedTuple):
     """Everything about one run, behind its tab."""
 
     name: str
     shown: bool  # when the page opens
     method: str
-    tree: TreeBox | None
+    tree: str | None  # the name of its dendrogram in the script's data
+    own_tree: bool  # whether the method cut this very tree
+    truth: bool  # whether true groups are known
     figures: list[FigureBox]
     clients: Table
     recipe: str
     facts: dict[str, Any]
 
 
-def compared(drawings: Drawings, entrants: Sequence[Entrant]) -> Section:
+def compared(drawings: Drawings, entrants: Sequence[Entrant]) -> list[FigureBox]:
     """All runs on the same axes."""
     early = [entrant.label for entrant in entrants if entrant.runs[0].info["rounds"]["pretrain"]]
-    band = f" Rounds before its clusters are formed count ({', '.join(early)})." if early else ""
-    band += " The band spans the seeds." if any(len(entrant.runs) > 1 for entrant in entrants) else ""
+    notes = f" Rounds before its clusters are formed count ({', '.join(early)})." if early else ""
+    notes += " The band spans the seeds." if any(len(entrant.runs) > 1 for entrant in entrants) else ""
     several = sum(len(entrant.runs) for entrant in entrants) > 1
-    figures = [
+    return [
         *drawings.figure("Accuracy against rounds", plots.accuracy(entrants, "rounds"),
-                         f"Mean over clients of the accuracy on their own test rows, as training goes on.{band}"),
+                         f"Mean over clients of the accuracy on their own test rows, as training goes on.{notes}"),
         *drawings.figure("Accuracy against bytes", plots.accuracy(entrants, "megabytes"),
                          "The same against what was moved between server and clients, both ways, signatures included;"
                          " evaluation is left out. A curve that begins further right paid first for finding its"
@@ -56,10 +42,6 @@ def compared(drawings: Drawings, entrants: Sequence[Entrant]) -> Section:
                          "A point a client, and the box of their quartiles. A method that serves all has a short box"
                          " far to the right.", wide=True),
     ]
-    if several:
-        words = "All runs on the same axes. Click a name in a legend to hide or show its line."
-        return Section("Compared", words, figures)
-    return Section("Training", "How the run went, round by round and client by client.", figures)
 
 
 def each_run(drawings: Drawings, runs: Sequence[Run], names: dict[int, str]) -> list[Panel]:
@@ -67,9 +49,15 @@ def each_run(drawings: Drawings, runs: Sequence[Run], names: dict[int, str]) -> 
     first = next((k for k, run in enumerate(runs) if run.evidence.proximity is not None), 0)
     panels = []
     for k, run in enumerate(runs):
-        baseline, tree = views.baseline(run, runs), _tree(drawings, run, f"t{k}")
-        panels.append(Panel(names[id(run)], k == first, str(run.info["method"]), tree,
-                            _figures(drawings, run, baseline), _clients(run, baseline), run.recipe, _facts(run)))
+        baseline, tree, name = views.baseline(run, runs), views.dendrogram(run), f"t{k}"
+        if tree:
+            drawings.trees[name] = _tree(run, tree)
+        panels.append(Panel(
+            name=names[id(run)], shown=k == first, method=str(run.info["method"]), tree=name if tree else None,
+            own_tree=tree is not None and tree.own, truth=run.truth is not None,
+            figures=_figures(drawings, run, baseline), clients=_clients(run, baseline), recipe=run.recipe,
+            facts=_facts(run),
+        ))
     return panels
 
 
@@ -80,17 +68,15 @@ def _figures(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureB
     return [*halves, *_trajectories(drawings, run), *_labels(drawings, run), *_gains(drawings, run, baseline)]
 
 
-def _tree(drawings: Drawings, run: Run, name: str) -> TreeBox | None:
-    tree, truth = views.dendrogram(run), run.truth
-    if tree is None:
-        return None
-    drawings.trees[name] = {
+def _tree(run: Run, tree: views.Dendrogram) -> dict[str, Any]:
+    """A dendrogram as page.js takes it."""
+    truth = run.truth
+    return {
         "links": tree.links[:, :3].tolist(), "order": tree.order, "start": tree.start,
         "names": [run.clients[i].name for i in tree.clients],
         "clusters": [run.clients[i].cluster for i in tree.clients],
         "truth": [truth[i] for i in tree.clients] if truth else None,
     }
-    return TreeBox(name, tree.own, truth is not None)
 
 
 def _proximity(drawings: Drawings, run: Run) -> list[FigureBox]:

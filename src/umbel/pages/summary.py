@@ -32,13 +32,11 @@ def summary(entrants: Sequence[Entrant], names: dict[int, str]) -> Summary:
     setting = [f"{info['clients']} clients", f"model {info['model']['name']}", f"{info['rounds']['after']} rounds",
                f"{seeds} seeds" if seeds > 1 else f"seed {info['seed']}"]
     setting += [f"data: {info['data']}"] if info.get("data_part") else []
-    every_run = Table("Runs", ("run", *HEADS), [
-        _row(names[id(run)], [run], f" ± {100 * run.info['accuracy'][run.headline]['std']:.2f}"
-             if run.accuracy is not None else "") for entrant in entrants for run in entrant.runs
-    ], NOTE.format("; ± standard deviation over clients"))
-    methods = Table("Methods", ("method", *HEADS), [
-        _row(entrant.label, entrant.runs, _seed_spread(entrant.runs)) for entrant in entrants
-    ], NOTE.format(", mean over clients; ± standard deviation over seeds"))
+    rows = [_row(names[id(run)], [run], _client_spread(run)) for entrant in entrants for run in entrant.runs]
+    every_run = Table("Runs", ("run", *HEADS), rows, NOTE.format("; ± standard deviation over clients"))
+    rows = [_row(entrant.label, entrant.runs, _seed_spread(entrant.runs)) for entrant in entrants]
+    methods = Table("Methods", ("method", *HEADS), rows,
+                    NOTE.format(", mean over clients; ± standard deviation over seeds"))
     table, below = (methods, every_run) if seeds > 1 else (every_run, None)
     return Summary(_title(entrants), " · ".join(setting), *_story(entrants), _cards(entrants), table, below)
 
@@ -136,6 +134,11 @@ def _row(name: str, runs: Sequence[Run], spread: str) -> list[TableCell]:
         TableCell(_count(runs), mean(run.info["clusters"]["count"] for run in runs)), number(_ari(runs)),
         TableCell(_bytes(moved), moved), number(mean(run.info["seconds"]["total"] for run in runs), 1),
     ]
+
+
+def _client_spread(run: Run) -> str:
+    score = run.info["accuracy"][run.headline]
+    return f" ± {100 * score['std']:.2f}" if score else ""
 
 
 def _seed_spread(runs: Sequence[Run]) -> str:
