@@ -89,19 +89,19 @@ def whole(browser: Any) -> int:
 
 def shown(browser: Any) -> tuple[float, int, float]:
     """Cut, clusters and ARI as the page has them, and as it says them."""
-    found = browser.execute_script(f"""
+    cut, clusters, ari, clusters_text, ari_text = browser.execute_script(f"""
         const figure = document.querySelector('{TREE}');
         const text = name => figure.querySelector(`[data-shows=${{name}}]`).textContent;
         return [figure.dataset.cut, figure.dataset.clusters, figure.dataset.ari, text("clusters"), text("ari")]""")
-    assert found[3] == found[1]
-    assert float(found[4]) == pytest.approx(float(found[2]), abs=0.0051)
-    return float(found[0]), int(found[1]), float(found[2])
+    assert clusters_text == clusters
+    assert float(ari_text) == pytest.approx(float(ari), abs=0.0051)
+    return float(cut), int(clusters), float(ari)
 
 
 def agrees(browser: Any, run: Run) -> int:
     """Hold the page's clusters and ARI against Python's at the same cut."""
     cut, clusters, ari = shown(browser)
-    tree = views.forest(run)
+    tree = views.dendrogram(run)
     assert tree is not None
     labels, expected = views.cut_at(tree, run, cut)
     assert clusters == labels.max() + 1
@@ -110,9 +110,9 @@ def agrees(browser: Any, run: Run) -> int:
 
 
 def slider(browser: Any) -> Any:
-    found = browser.find_element("css selector", f"{TREE} .cut")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found)
-    return found
+    cut = browser.find_element("css selector", f"{TREE} .cut")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", cut)
+    return cut
 
 
 def test_the_page_opens_quietly_and_quickly(opened: Any, address: str) -> None:  # first: nothing is cached yet
@@ -136,20 +136,20 @@ def test_the_cut_stands_where_the_method_cut(opened: Any, runs: list[Run]) -> No
 
 def test_a_cut_at_a_height_makes_the_merge_at_that_height(opened: Any, runs: list[Run]) -> None:
     """At every merge's height, and one last bit below it, the page has Python's clusters and ARI."""
-    tree = views.forest(runs[1])
+    tree = views.dendrogram(runs[1])
     assert tree is not None
     places = [float(place) for height in tree.links[:, 2] for place in (np.nextafter(height, 0), height)]
-    found = opened.execute_script(f"""
+    answers = opened.execute_script(f"""
         const figure = document.querySelector('{TREE}');
         return arguments[0].map(place => {{
           figure.dispatchEvent(new CustomEvent("cut", {{detail: place}}));
           return [Number(figure.dataset.clusters), Number(figure.dataset.ari)];
         }})""", places)
-    for place, (clusters, ari) in zip(places, found, strict=True):
+    for place, (clusters, ari) in zip(places, answers, strict=True):
         labels, expected = views.cut_at(tree, runs[1], place)
         assert clusters == labels.max() + 1
         assert ari == pytest.approx(expected, abs=1e-12)
-    assert {clusters for clusters, _ in found} == set(range(1, 101))
+    assert {clusters for clusters, _ in answers} == set(range(1, 101))
 
 
 def test_dragging_the_cut_with_a_mouse_changes_clusters_and_ari(opened: Any, runs: list[Run]) -> None:
@@ -176,10 +176,10 @@ def test_dragging_the_cut_with_a_finger(opened: Any, runs: list[Run]) -> None:
 
 def test_the_cut_obeys_the_keyboard(opened: Any, runs: list[Run]) -> None:
     """An arrow is one merge more or less; Home, End, Page, Shift and Escape do what a slider's do."""
-    line, start = slider(opened), agrees(opened, runs[1])
+    cut, start = slider(opened), agrees(opened, runs[1])
 
     def press(*keys: str) -> int:
-        line.send_keys(*keys)
+        cut.send_keys(*keys)
         return agrees(opened, runs[1])
 
     keys = webdriver.Keys
@@ -196,8 +196,8 @@ def test_the_cut_obeys_the_keyboard(opened: Any, runs: list[Run]) -> None:
     before = shown(opened)[0]
     press(keys.SHIFT, keys.ARROW_UP)
     assert 0 < shown(opened)[0] - before < 0.1
-    assert line.get_attribute("aria-valuetext").startswith("cut at ")
-    assert opened.switch_to.active_element == line
+    assert cut.get_attribute("aria-valuetext").startswith("cut at ")
+    assert opened.switch_to.active_element == cut
 
 
 @pytest.mark.parametrize("press", [lambda head: head.click(), lambda head: head.send_keys(webdriver.Keys.ENTER)],
@@ -240,12 +240,12 @@ def test_a_cell_of_the_matrix_names_its_two_clients(opened: Any, runs: list[Run]
     """Hovering says who, and how far apart."""
     whole(opened)
     opened.execute_script("Plotly.Fx.hover(document.querySelector('[data-matrix]'), {xval: 1, yval: 0})")
-    said = opened.find_element("css selector", "[data-matrix] .hovertext").text
-    tree = views.forest(runs[1])
+    text = opened.find_element("css selector", "[data-matrix] .hovertext").text
+    tree = views.dendrogram(runs[1])
     assert tree is not None
     a, b = (runs[1].clients[tree.clients[leaf]].name for leaf in tree.order[:2])
-    assert said.startswith(f"{a} and {b}")
-    assert "distance" in said
+    assert text.startswith(f"{a} and {b}")
+    assert "distance" in text
 
 
 def test_light_and_dark(opened: Any, address: str) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from umbel.errors import UmbelError
 from umbel.pages import views
-from umbel.pages.load import Run
-from umbel.pages.views import Line
+from umbel.pages.load import Floats, Run
+from umbel.pages.views import Entrant
 
 PALETTE = ("#0072b2", "#d55e00", "#00835f", "#b8548d", "#b07900", "#3f9bd1", "#6a3d9a", "#7c7d00")  # the page's
 MARKERS = "osD^P*vh"
@@ -47,14 +47,14 @@ def write(runs: Sequence[Run], folder: Path) -> list[Path]:
 
 
 def _all(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[float, float], Draw]]:
-    """Name, size in inches, and how to draw it."""
-    lines = views.lines(runs)
-    names = views.run_names(lines)
-    if any(views.curve(line).rounds for line in lines):
-        yield "accuracy-rounds", (COLUMN, 2.5), lambda axes: accuracy(axes, lines, "rounds")
-        yield "accuracy-bytes", (COLUMN, 2.5), lambda axes: accuracy(axes, lines, "megabytes")
-    if any(views.reached(run) for run in runs):
-        yield "clients", (COLUMN, 0.8 + 0.32 * len(lines)), lambda axes: spread(axes, lines)
+    """Of each figure its name, its size in inches, and how to draw it."""
+    entrants = views.entrants(runs)
+    names = views.run_names(entrants)
+    if any(views.curve(entrant).rounds for entrant in entrants):
+        yield "accuracy-rounds", (COLUMN, 2.5), lambda axes: accuracy(axes, entrants, "rounds")
+        yield "accuracy-bytes", (COLUMN, 2.5), lambda axes: accuracy(axes, entrants, "megabytes")
+    if any(views.accuracy_by_client(run) for run in runs):
+        yield "clients", (COLUMN, 0.8 + 0.32 * len(entrants)), lambda axes: spread(axes, entrants)
     taken: set[str] = set()
     for run in runs:
         stem = re.sub(r"[^\w.-]+", "-", names[id(run)]).strip("-.") or "run"
@@ -65,21 +65,21 @@ def _all(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[float, float], Draw]]
 
 
 def _of_run(run: Run, other: Run | None) -> Iterator[tuple[str, tuple[float, float], Draw]]:
-    tree, found, gained = views.forest(run), views.plane(run), views.gains(run, other) if other else []
+    tree, plane, gained = views.dendrogram(run), views.plane(run), views.gains(run, other) if other else []
     if tree is not None:
         many = len(tree.order) > 40
         yield "dendrogram", (WHOLE if many else COLUMN, 2.4), lambda axes: dendrogram(axes, run, tree)
         yield "distances", (COLUMN, 2.9), lambda axes: matrix(axes, run, tree)
     if run.evidence.sweep is not None:
         yield "sweep", (COLUMN, 2.2), lambda axes: sweep(axes, run)
-    if found is not None:
-        yield "map", (COLUMN, 2.9), lambda axes: plane(axes, run, found)
+    if plane is not None:
+        yield "map", (COLUMN, 2.9), lambda axes: client_map(axes, run, plane)
     if run.evidence.trajectory is not None:
         yield "trajectories", (COLUMN, 2.7), lambda axes: trajectories(axes, run)
     shares = views.label_shares(run)
     if shares is not None:
         wide = WHOLE if len(run.clients) > 40 else COLUMN
-        yield "labels", (wide, 2.4), lambda axes: label_shares(axes, run, shares)
+        yield "labels", (wide, 2.4), lambda axes: label_shares(axes, run, *shares)
     if views.against_truth(run) is not None:
         yield "truth", (COLUMN, 2.2), lambda axes: against_truth(axes, run)
     if gained:
@@ -95,18 +95,18 @@ def _marker(k: int) -> str:
 
 
 def _label(text: str) -> str:
-    """A dollar sign would begin a formula, a leading underscore would hide a legend's line."""
+    """Text for matplotlib: a dollar sign would begin a formula, a leading underscore hide a name from the legend."""
     return text.replace("$", r"\$").lstrip("_")
 
 
-def accuracy(axes: Any, lines: Sequence[Line], over: str) -> None:
+def accuracy(axes: Any, entrants: Sequence[Entrant], over: str) -> None:
     """Mean accuracy against rounds or megabytes; bands span the seeds."""
-    for k, line in enumerate(lines):
-        curve = views.curve(line)
+    for k, entrant in enumerate(entrants):
+        curve = views.curve(entrant)
         x = curve.rounds if over == "rounds" else curve.megabytes
         axes.plot(x, 100 * np.array(curve.mean), color=_colour(k), linestyle=DASHES[k % len(DASHES)],
-                  label=_label(line.label), marker=_marker(k), markersize=3, markevery=max(1, len(x) // 10))
-        if len(line.runs) > 1:
+                  label=_label(entrant.label), marker=_marker(k), markersize=3, markevery=max(1, len(x) // 10))
+        if len(entrant.runs) > 1:
             axes.fill_between(x, 100 * np.array(curve.low), 100 * np.array(curve.high), color=_colour(k), alpha=0.15,
                               linewidth=0)
     axes.set(xlabel="rounds" if over == "rounds" else "megabytes moved, both ways", ylabel="accuracy, %")
@@ -114,22 +114,22 @@ def accuracy(axes: Any, lines: Sequence[Line], over: str) -> None:
     axes.legend()
 
 
-def spread(axes: Any, lines: Sequence[Line]) -> None:
-    """Every client's accuracy."""
-    for k, line in enumerate(lines):
-        scores = 100 * np.array([score for run in line.runs for score in views.reached(run).values()])
+def spread(axes: Any, entrants: Sequence[Entrant]) -> None:
+    """Every client's accuracy, a row for each entrant."""
+    for k, entrant in enumerate(entrants):
+        scores = 100 * np.array([score for run in entrant.runs for score in views.accuracy_by_client(run).values()])
         if len(scores):
             pen = {"color": _colour(k), "linewidth": 0.8}
             axes.boxplot(scores, positions=[k], orientation="horizontal", widths=0.5, showfliers=False,
                          medianprops=pen, boxprops=pen, whiskerprops=pen, capprops=pen)
-            rows = k + 0.3 * (np.arange(len(scores)) * 0.618 % 1 - 0.5)
-            axes.plot(scores, rows, _marker(k), color=_colour(k), markersize=2.5, alpha=0.5, markeredgewidth=0)
-    axes.set(yticks=range(len(lines)), yticklabels=[_label(line.label) for line in lines],
-             xlabel="accuracy of a client, %", ylim=(len(lines) - 0.5, -0.5))
+            heights = k + 0.3 * (np.arange(len(scores)) * 0.618 % 1 - 0.5)  # evenly spread, the same every time
+            axes.plot(scores, heights, _marker(k), color=_colour(k), markersize=2.5, alpha=0.5, markeredgewidth=0)
+    axes.set(yticks=range(len(entrants)), yticklabels=[_label(entrant.label) for entrant in entrants],
+             xlabel="accuracy of a client, %", ylim=(len(entrants) - 0.5, -0.5))
     axes.grid(True, axis="x")
 
 
-def dendrogram(axes: Any, run: Run, tree: views.Forest) -> None:
+def dendrogram(axes: Any, run: Run, tree: views.Dendrogram) -> None:
     """The tree, the cut, clusters in colour, and the true groups below."""
     labels, ari = views.cut_at(tree, run, tree.start)
     n, top = len(tree.order), float(tree.links[:, 2].max()) or 1.0
@@ -157,7 +157,7 @@ def dendrogram(axes: Any, run: Run, tree: views.Forest) -> None:
     axes.spines["bottom"].set_visible(False)
 
 
-def matrix(axes: Any, run: Run, tree: views.Forest) -> None:
+def matrix(axes: Any, run: Run, tree: views.Dendrogram) -> None:
     """Distances, in the order of the dendrogram."""
     assert run.evidence.proximity is not None
     image = axes.imshow(run.evidence.proximity[np.ix_(tree.order, tree.order)], cmap="Blues_r")
@@ -187,9 +187,8 @@ def sweep(axes: Any, run: Run) -> None:
     axes.grid(True)
 
 
-def label_shares(axes: Any, run: Run, found: tuple[list[int], Any]) -> None:
+def label_shares(axes: Any, run: Run, labels: list[int], shares: Floats) -> None:
     """Labels of each client, cluster beside cluster."""
-    labels, shares = found
     order = views.by_cluster(run)
     image = axes.imshow(100 * shares[:, order], cmap="Blues", aspect="auto", vmin=0, interpolation="nearest")
     _bare(axes)
@@ -220,19 +219,19 @@ def trajectories(axes: Any, run: Run) -> None:
     axes.legend()
 
 
-def plane(axes: Any, run: Run, found: views.Map) -> None:
+def client_map(axes: Any, run: Run, plane: views.Plane) -> None:
     """The map of clients."""
-    for k in sorted({run.clients[i].cluster for i in found.clients}):
-        at = [p for p, i in enumerate(found.clients) if run.clients[i].cluster == k]
-        axes.plot(found.points[at, 0], found.points[at, 1], _marker(k), color=_colour(k), markersize=5, alpha=0.85,
+    for k in sorted({run.clients[i].cluster for i in plane.clients}):
+        at = [p for p, i in enumerate(plane.clients) if run.clients[i].cluster == k]
+        axes.plot(plane.points[at, 0], plane.points[at, 1], _marker(k), color=_colour(k), markersize=5, alpha=0.85,
                   markeredgecolor="white", markeredgewidth=0.4, label=f"cluster {k}" if k >= 0 else "not placed")
     axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
     axes.legend(ncols=2, handletextpad=0.1)
 
 
-def gains(axes: Any, found: Sequence[views.Gain]) -> None:
+def gains(axes: Any, clients: Sequence[views.Gain]) -> None:
     """From FedAvg's accuracy to the method's."""
-    for x, gain in enumerate(found):
+    for x, gain in enumerate(clients):
         k = 0 if gain.after >= gain.before else 1
         axes.plot([x, x], [100 * gain.before, 100 * gain.after], color=_colour(k), linewidth=1)
         axes.plot(x, 100 * gain.after, "^v"[k], color=_colour(k), markersize=4)
@@ -243,9 +242,9 @@ def gains(axes: Any, found: Sequence[views.Gain]) -> None:
 
 def against_truth(axes: Any, run: Run) -> None:
     """Clusters against true groups."""
-    found = views.against_truth(run)
-    assert found is not None
-    groups, clusters, both = found
+    counts = views.against_truth(run)
+    assert counts is not None
+    groups, clusters, both = counts
     share = both / both.sum(1, keepdims=True).clip(min=1)
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     _bare(axes)

@@ -1,4 +1,4 @@
-"""Run folders in, plain data out. Nothing else of a report touches the disk; no data set is read.
+"""Run folders in, plain data out. Only this module reads run folders; no data set is read.
 
 A folder that is not a finished run of this version is refused in one sentence. What a method leaves no evidence of is
 None, and its section is left out.
@@ -23,8 +23,8 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Client:
-    """One line of clusters.json."""
+class ClientResult:
+    """What clusters.json says of one client."""
 
     name: str
     cluster: int  # -1 = not placed
@@ -35,7 +35,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the clusters rest on. Clients that came later stand in `who`, behind those of the matrix."""
+    """What the clusters rest on. Clients that joined later are the last of `who`, and not in the matrix."""
 
     who: Ints  # (m,) positions of the clients that were described
     proximity: Floats | None = None  # (p, p), p <= m
@@ -55,12 +55,12 @@ class Run:
     path: Path
     info: dict[str, Any]  # result.json
     records: list[dict[str, Any]]  # rounds.jsonl
-    clients: list[Client]
+    clients: list[ClientResult]
     evidence: Evidence
     recipe: str
     environment: dict[str, Any]
-    weights: Floats | None = field(repr=False, default=None)  # (n, n) inner products of clients' last local models
-    pieces: list[str] = field(default_factory=list)  # names of clients with such a model
+    gram: Floats | None = field(repr=False, default=None)  # (n, n) inner products of clients' last local models
+    gram_names: list[str] = field(default_factory=list)  # the clients that have such a model
 
     @property
     def headline(self) -> str:
@@ -70,8 +70,8 @@ class Run:
     @property
     def accuracy(self) -> float | None:
         """That accuracy, mean over clients."""
-        found = self.info["accuracy"][self.headline]
-        return float(found["mean"]) if found else None
+        score = self.info["accuracy"][self.headline]
+        return float(score["mean"]) if score else None
 
     @property
     def truth(self) -> list[int] | None:
@@ -91,7 +91,7 @@ def expand(path: Path) -> list[Path]:
         return [path]
     inside = sorted(child.parent for child in path.glob("*/recipe.toml"))
     try:  # in the order of the comparison
-        methods = [line["method"] for line in json.loads((path / "compare.json").read_bytes())]
+        methods = [row["method"] for row in json.loads((path / "compare.json").read_bytes())]
         inside.sort(key=lambda child: methods.index(child.name.rpartition("-s")[0]))
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -102,19 +102,19 @@ def load(path: Path) -> Run:
     """One finished run."""
     info = _result(path)
     try:
-        clients = [_client(line) for line in read_json(path / "clusters.json")["clients"]]
+        clients = [_client(row) for row in read_json(path / "clusters.json")["clients"]]
         records = [json.loads(line) for line in (path / "rounds.jsonl").read_bytes().splitlines()]
         _check(info, records, clients)
         evidence = _evidence(path / "evidence.safetensors", len(clients))
         recipe = (path / "recipe.toml").read_text()
         environment = read_json(path / "env.json") if (path / "env.json").exists() else {}
-        pieces, weights = ([], None) if evidence.proximity is not None else _weights(path, clients)
+        gram_names, gram = ([], None) if evidence.proximity is not None else _gram(path, clients)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, SafetensorError) as error:
         if isinstance(error, UmbelError):
             raise
         what = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
         raise UmbelError(f"The run in {path} must be as umbel wrote it. It was changed or cut short: {what}.") from None
-    return Run(path, info, records, clients, evidence, recipe, environment, weights, pieces)
+    return Run(path, info, records, clients, evidence, recipe, environment, gram, gram_names)
 
 
 def _result(path: Path) -> dict[str, Any]:
@@ -137,17 +137,17 @@ def _result(path: Path) -> dict[str, Any]:
     return info
 
 
-def _client(line: dict[str, Any]) -> Client:
-    truth, holds = line["truth"], line.get("holds")
-    return Client(
-        str(line["name"]), int(line["cluster"]), None if truth is None else int(truth),
-        {kind: float(line["accuracy"][kind]) for kind in ACCURACIES if kind in line["accuracy"]},
+def _client(row: dict[str, Any]) -> ClientResult:
+    truth, holds = row["truth"], row.get("holds")
+    return ClientResult(
+        str(row["name"]), int(row["cluster"]), None if truth is None else int(truth),
+        {kind: float(row["accuracy"][kind]) for kind in ACCURACIES if kind in row["accuracy"]},
         None if holds is None else {int(label): int(rows) for label, rows in holds.items()},
     )
 
 
-def _check(info: dict[str, Any], records: list[dict[str, Any]], clients: list[Client]) -> None:
-    """What the figures rely on is there."""
+def _check(info: dict[str, Any], records: list[dict[str, Any]], clients: list[ClientResult]) -> None:
+    """Raise where something that the page relies on is missing."""
     if info["accuracy"][info["headline"]]:
         float(info["accuracy"][info["headline"]]["mean"])
     for name in ("method", "params", "data", "scenario", "seed", "partition_hash", "versions", "lost"):
@@ -170,10 +170,10 @@ def _evidence(path: Path, clients: int) -> Evidence:
     if not path.exists():
         return Evidence(np.arange(clients))
     with safe_open(path, "numpy") as file:
-        held = set(file.keys())
+        names = set(file.keys())
 
         def array(name: str) -> NDArray[Any] | None:
-            return np.asarray(file.get_tensor(name)) if name in held else None
+            return np.asarray(file.get_tensor(name)) if name in names else None
 
         proximity, links, cut = array("proximity"), array("linkage"), array("cut")
         sweep, hopkins, variation = array("sweep"), array("hopkins"), array("variation")
@@ -195,7 +195,7 @@ def _evidence(path: Path, clients: int) -> Evidence:
     )
 
 
-def _weights(path: Path, clients: list[Client]) -> tuple[list[str], Floats | None]:
+def _gram(path: Path, clients: list[ClientResult]) -> tuple[list[str], Floats | None]:
     """Inner products of clients' last local models, read layer by layer: all that a map of them needs."""
     file = path / "memory.safetensors"
     if not file.exists():

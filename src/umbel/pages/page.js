@@ -154,23 +154,23 @@
   }
 
   // Colours that stay where they are while the cut moves: a cluster takes the one that most of its members have in the run.
-  function colours(labels, held, order) {
+  function colours(labels, clusters, order) {
     const members = new Map();
     labels.forEach((label, leaf) => members.set(label, [...(members.get(label) ?? []), leaf]));
-    const taken = new Set(), found = new Map();
-    let next = Math.max(-1, ...held) + 1;
+    const taken = new Set(), chosen = new Map();
+    let next = Math.max(-1, ...clusters) + 1;
     if (next > 8) { // more than there are colours: neighbours must differ
-      for (const leaf of order) if (!found.has(labels[leaf])) found.set(labels[leaf], found.size);
-      return found;
+      for (const leaf of order) if (!chosen.has(labels[leaf])) chosen.set(labels[leaf], chosen.size);
+      return chosen;
     }
     for (const [label, leaves] of [...members].sort((a, b) => b[1].length - a[1].length)) {
       const votes = new Map();
-      for (const leaf of leaves) if (held[leaf] >= 0) votes.set(held[leaf], (votes.get(held[leaf]) ?? 0) + 1);
+      for (const leaf of leaves) if (clusters[leaf] >= 0) votes.set(clusters[leaf], (votes.get(clusters[leaf]) ?? 0) + 1);
       const wish = [...votes].filter(([k]) => !taken.has(k)).sort((a, b) => b[1] - a[1])[0];
-      found.set(label, wish ? wish[0] : next++);
-      taken.add(found.get(label));
+      chosen.set(label, wish ? wish[0] : next++);
+      taken.add(chosen.get(label));
     }
-    return found;
+    return chosen;
   }
 
   const XML = "http://www.w3.org/2000/svg";
@@ -297,21 +297,21 @@
       this.at = Math.max(0, Math.min(this.top / 1.01, to));
       const labels = cutLabels(this, this.at), n = labels.length, count = Math.max(...labels) + 1;
       const ari = this.truth ? adjustedRand(labels, this.truth) : null;
-      const hues = colours(labels, this.held, this.order);
-      const told = value => Number(value.toPrecision(4)).toString();
+      const hues = colours(labels, this.clusters, this.order);
+      const short = value => Number(value.toPrecision(4)).toString();
       const of = new Array(2 * n - 1);
       labels.forEach((label, leaf) => { of[leaf] = label; });
       this.links.forEach(([a, b], k) => { of[n + k] = this.highest[k] <= this.at ? of[a] : -1; });
       this.paths?.forEach((path, k) => path.setAttribute("stroke", of[n + k] < 0 ? colour("@muted") : colour("@c" + hues.get(of[n + k]) % 8)));
       this.slider.style.top = `${this.floor - (this.floor - this.roof) * this.at / this.top}px`;
       this.slider.querySelector("i").textContent = `${count} cluster${count === 1 ? "" : "s"}`;
-      const words = {cut: told(this.at), clusters: count, ari: ari === null ? null : ari.toFixed(2)};
+      const words = {cut: short(this.at), clusters: count, ari: ari === null ? null : ari.toFixed(2)};
       for (const [name, value] of Object.entries(words)) {
         const shown = this.figure.querySelector(`[data-shows=${name}]`);
         if (shown) shown.textContent = value;
       }
       const set = (name, value) => this.slider.setAttribute(name, value);
-      set("aria-valuemin", 0); set("aria-valuemax", told(this.top)); set("aria-valuenow", told(this.at));
+      set("aria-valuemin", 0); set("aria-valuemax", short(this.top)); set("aria-valuenow", short(this.at));
       set("aria-valuetext", `cut at ${words.cut}: ${count} clusters` + (ari === null ? "" : `, adjusted Rand index ${words.ari}`));
       Object.assign(this.figure.dataset, {cut: this.at, clusters: count, ari: ari ?? ""});
       this.outline(labels, hues);

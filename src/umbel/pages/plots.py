@@ -1,7 +1,7 @@
-"""One function a figure, as Plotly takes it: plain dicts. Colours are names that the page resolves by its theme.
+"""One function for each figure, as Plotly takes it: plain dicts. Colours are names that page.js looks up in its theme.
 
 `@c0` .. `@c7` tell clusters and methods apart, together with a symbol or a dash, never alone; `@seq0` .. `@seq2` go
-from nothing to much. All text from a run folder passes through `said`, since Plotly reads some tags.
+from nothing to much. All text from a run folder passes through `plotly_text`, since Plotly reads some tags.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ import numpy as np
 
 from umbel.pages import views
 from umbel.pages.load import Floats, Run
-from umbel.pages.views import Forest, Gain, Line
+from umbel.pages.views import Dendrogram, Entrant, Gain
 
-Figure = dict[str, Any]
+Figure = dict[str, Any]  # `data` and `layout`
+Part = dict[str, Any]  # a trace, an axis, a shape, a note
 
 COLOURS = 8
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
@@ -23,71 +24,71 @@ LARGEST = 400  # rows of a heat map; beyond, neighbours are averaged: a screen s
 DEEP = [[0, "@seq0"], [0.5, "@seq1"], [1, "@seq2"]]
 
 
-def said(text: object) -> str:
+def plotly_text(text: object) -> str:
     """Text for Plotly, which would take tags for markup and %{...} for a variable."""
     return escape(str(text), quote=False).replace("%{", "% {")
 
 
 def colour(k: int) -> str:
-    """The colour of cluster or line k; grey for clients that are not placed."""
+    """The colour of cluster or entrant k; grey for clients that are not placed."""
     return f"@c{k % COLOURS}" if k >= 0 else "@muted"
 
 
 def symbol(k: int) -> str:
-    """Its shape: together they tell 64 clusters apart."""
+    """Its shape: colour and shape together tell 64 clusters apart."""
     return SYMBOLS[(k + k // COLOURS) % len(SYMBOLS)] if k >= 0 else "x-thin-open"
 
 
 def cluster_name(k: int) -> str:
-    """As it is called everywhere."""
+    """What cluster k is called everywhere in the page."""
     return f"cluster {k}" if k >= 0 else "not placed"
 
 
 def percent(values: Sequence[float]) -> list[float]:
-    """Of [0, 1], to two digits behind the point."""
+    """Shares in [0, 1] as per cent, to two digits behind the point."""
     return [round(100 * value, 2) for value in values]
 
 
 # All runs
 
 
-def accuracy(lines: Sequence[Line], over: str) -> Figure | None:
+def accuracy(entrants: Sequence[Entrant], over: str) -> Figure | None:
     """Mean accuracy against `rounds` or `megabytes`; a band from the worst seed to the best."""
-    data: list[Figure] = []
-    for k, line in enumerate(lines):
-        found = views.curve(line)
-        if not found.rounds:
+    data: list[Part] = []
+    for k, entrant in enumerate(entrants):
+        curve = views.curve(entrant)
+        if not curve.rounds:
             continue
-        x = found.rounds if over == "rounds" else [float(f"{moved:.6g}") for moved in found.megabytes]
-        if len(line.runs) > 1:
+        x = curve.rounds if over == "rounds" else [float(f"{moved:.6g}") for moved in curve.megabytes]
+        if len(entrant.runs) > 1:
             data.append({
-                "x": [*x, *reversed(x)], "y": [*percent(found.high), *reversed(percent(found.low))], "fill": "toself",
+                "x": [*x, *reversed(x)], "y": [*percent(curve.high), *reversed(percent(curve.low))], "fill": "toself",
                 "fillcolor": colour(k), "opacity": 0.16, "line": {"width": 0}, "mode": "lines", "hoverinfo": "skip",
                 "showlegend": False, "legendgroup": str(k),
             })
         unit = "after %{x} rounds" if over == "rounds" else "after %{x:,.4g} MB"
         data.append({
-            "x": x, "y": percent(found.mean), "name": said(line.label), "legendgroup": str(k),
+            "x": x, "y": percent(curve.mean), "name": plotly_text(entrant.label), "legendgroup": str(k),
             "mode": "lines+markers" if len(x) <= 40 else "lines",
             "line": {"color": colour(k), "width": 2.25, "dash": DASHES[k % len(DASHES)]},
             "marker": {"color": colour(k), "size": 6, "symbol": symbol(k)},
-            "hovertemplate": f"{said(line.label)}<br>%{{y:.2f}} % {unit}<extra></extra>",
+            "hovertemplate": f"{plotly_text(entrant.label)}<br>%{{y:.2f}} % {unit}<extra></extra>",
         })
     title = "rounds" if over == "rounds" else "megabytes moved, both ways"
     few = over == "rounds" and all(len(trace["x"]) <= 8 for trace in data)
     x_axis = {"title": title, "rangemode": "tozero", "dtick": 1 if few else None}
-    return _figure(data, x_axis, {"title": "accuracy, %"}, 380, showlegend=len(lines) > 1) if data else None
+    return _figure(data, x_axis, {"title": "accuracy, %"}, 380, showlegend=len(entrants) > 1) if data else None
 
 
-def spread(lines: Sequence[Line]) -> Figure | None:
-    """Every client's accuracy, line by line."""
-    data: list[Figure] = []
-    for k, line in enumerate(lines):
-        found = [(name, score) for run in line.runs for name, score in views.reached(run).items()]
-        if found:
+def spread(entrants: Sequence[Entrant]) -> Figure | None:
+    """Every client's accuracy, a row for each entrant."""
+    data: list[Part] = []
+    for k, entrant in enumerate(entrants):
+        scores = [pair for run in entrant.runs for pair in views.accuracy_by_client(run).items()]
+        if scores:
             data.append({
-                "type": "box", "x": percent([score for _, score in found]), "name": said(line.label),
-                "text": [said(name) for name, _ in found], "boxpoints": "all", "jitter": 0.6, "pointpos": 0,
+                "type": "box", "x": percent([score for _, score in scores]), "name": plotly_text(entrant.label),
+                "text": [plotly_text(name) for name, _ in scores], "boxpoints": "all", "jitter": 0.6, "pointpos": 0,
                 "hoveron": "points", "fillcolor": "@none", "line": {"color": colour(k), "width": 1.5},
                 "marker": {"color": colour(k), "size": 5, "opacity": 0.55, "symbol": symbol(k)},
                 "hovertemplate": "%{text}: %{x:.1f} %<extra></extra>", "showlegend": False,
@@ -100,16 +101,16 @@ def spread(lines: Sequence[Line]) -> Figure | None:
 # One run
 
 
-def matrix(run: Run, tree: Forest) -> Figure:
+def matrix(run: Run, tree: Dendrogram) -> Figure:
     """Distances between clients, in the order of the dendrogram's leaves."""
     assert run.evidence.proximity is not None
-    names = [said(run.clients[tree.clients[leaf]].name) for leaf in tree.order]
+    names = [plotly_text(run.clients[tree.clients[leaf]].name) for leaf in tree.order]
     values, names = _coarse(run.evidence.proximity[np.ix_(tree.order, tree.order)], names)
     few = len(names) <= 30
     axis = {"tickvals": list(range(len(names))) if few else [], "ticktext": names if few else [],
             "showgrid": False, "zeroline": False}
     return _figure([{
-        "type": "heatmap", "z": views.short_rows(values), "colorscale": _turned(DEEP),
+        "type": "heatmap", "z": views.short_rows(values), "colorscale": _reversed(DEEP),
         "meta": {"pairs": names}, "hovertemplate": "%{text}<br>distance %{z:.4g}<extra></extra>",
         "colorbar": _bar("distance"),
     }], {**axis, "tickangle": -90, "constrain": "domain"},
@@ -123,7 +124,7 @@ def sweep(run: Run) -> Figure | None:
         return None
     chosen = curve[curve[:, 3] == 1]
     hover = "%{x} clusters<br>score %{y:.4g}<br>cut at %{customdata:.4g}<extra></extra>"
-    data: list[Figure] = [{
+    data: list[Part] = [{
         "x": curve[:, 1].tolist(), "y": curve[:, 2].tolist(), "customdata": curve[:, 0].tolist(), "name": "tried",
         "mode": "lines+markers", "line": {"color": "@c0", "width": 2}, "marker": {"color": "@c0", "size": 7},
         "hovertemplate": hover,
@@ -138,7 +139,7 @@ def sweep(run: Run) -> Figure | None:
         })
     most, low, high = float(curve[:, 1].max()), float(curve[:, 2].min()), float(curve[:, 2].max())
     room = (high - low) or 1.0
-    x: Figure = {"title": "clusters", "dtick": 1 if most <= 12 else None}
+    x: Part = {"title": "clusters", "dtick": 1 if most <= 12 else None}
     if most > 40:
         x = {"title": "clusters", "type": "log", "tickvals": [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]}
     return _figure(data, x, {"title": "score", "range": [low - 0.06 * room, high + 0.18 * room]}, 340, showlegend=False)
@@ -146,12 +147,12 @@ def sweep(run: Run) -> Figure | None:
 
 def label_shares(run: Run) -> Figure | None:
     """Which labels each client holds, cluster beside cluster."""
-    found = views.label_shares(run)
-    if found is None:
+    known = views.label_shares(run)
+    if known is None:
         return None
-    labels, shares = found
+    labels, shares = known
     order = views.by_cluster(run)
-    text = [[f"{said(run.clients[i].name)}, {cluster_name(run.clients[i].cluster)}<br>label {label}:"
+    text = [[f"{plotly_text(run.clients[i].name)}, {cluster_name(run.clients[i].cluster)}<br>label {label}:"
              f" {(run.clients[i].holds or {}).get(label, 0)} rows" for i in order] for label in labels]
     few = len(order) <= 30
     heat = {
@@ -164,18 +165,18 @@ def label_shares(run: Run) -> Figure | None:
     shapes, notes = _cluster_marks([run.clients[i].cluster for i in order])
     return _figure([heat], {
         "tickvals": list(range(len(order))) if few else [], "showgrid": False, "zeroline": False, "tickangle": -90,
-        "ticktext": [said(run.clients[i].name) for i in order] if few else [],
+        "ticktext": [plotly_text(run.clients[i].name) for i in order] if few else [],
         "title": "" if few else "clients",
     }, {"title": "label", "type": "category", "showgrid": False}, max(250, min(620, 120 + 22 * len(labels))),
         shapes=shapes, annotations=notes)
 
 
 def trajectories(run: Run) -> Figure | None:
-    """CFLGT: pull and push of each class, a line a client, a colour a cluster."""
+    """CFLGT: pull and push of each class, a line for each client, a colour for each cluster."""
     points = run.evidence.trajectory
     if points is None:
         return None
-    data: list[Figure] = []
+    data: list[Part] = []
     clusters = [run.clients[i].cluster for i in run.evidence.who.tolist()]
     for k in sorted(set(clusters)):
         members = [p for p, cluster in enumerate(clusters) if cluster == k]
@@ -185,7 +186,7 @@ def trajectories(run: Run) -> Figure | None:
         for p in members:
             x += [*_short(points[p, 0]), None]
             y += [*_short(points[p, 1]), None]
-            name = said(run.clients[int(run.evidence.who[p])].name)
+            name = plotly_text(run.clients[int(run.evidence.who[p])].name)
             text += [*[f"{name}, class {c}" for c in range(points.shape[2])], ""]
         data.append({
             "x": x, "y": y, "text": text, "name": cluster_name(k), "legendgroup": str(k), "mode": "lines+markers",
@@ -207,27 +208,27 @@ def trajectories(run: Run) -> Figure | None:
     return _figure(data, {"title": "pull"}, {"title": "push"}, 460)
 
 
-def plane(run: Run, found: views.Map) -> Figure:
+def client_map(run: Run, plane: views.Plane) -> Figure:
     """The map of clients: near is alike."""
-    data: list[Figure] = []
+    data: list[Part] = []
     truth = run.truth
-    few = len(found.clients) <= 60 and truth is not None
-    for k in sorted({run.clients[i].cluster for i in found.clients}):
-        at = [p for p, i in enumerate(found.clients) if run.clients[i].cluster == k]
-        members = [found.clients[p] for p in at]
+    few = len(plane.clients) <= 60 and truth is not None
+    for k in sorted({run.clients[i].cluster for i in plane.clients}):
+        at = [p for p, i in enumerate(plane.clients) if run.clients[i].cluster == k]
+        members = [plane.clients[p] for p in at]
         groups = [f"<br>true group {truth[i]}" if truth else "" for i in members]
         data.append({
-            "x": _short(found.points[at, 0]), "y": _short(found.points[at, 1]), "name": cluster_name(k),
+            "x": _short(plane.points[at, 0]), "y": _short(plane.points[at, 1]), "name": cluster_name(k),
             "mode": "markers+text" if few else "markers", "text": [str(truth[i]) if truth else "" for i in members],
             "textfont": {"size": 10, "color": "@card"},
-            "customdata": [f"{said(run.clients[i].name)}, {cluster_name(k)}{group}"
+            "customdata": [f"{plotly_text(run.clients[i].name)}, {cluster_name(k)}{group}"
                            for i, group in zip(members, groups, strict=True)],
             "marker": {"size": 20 if few else 11, "color": colour(k), "symbol": symbol(k), "opacity": 0.9,
                        "line": {"color": "@card", "width": 1}},
             "hovertemplate": "%{customdata}<extra></extra>",
         })
         if not few and k >= 0:  # the number beside its cluster
-            middle = found.points[at].mean(0)
+            middle = plane.points[at].mean(0)
             data.append({"x": [float(middle[0])], "y": [float(middle[1])], "mode": "text", "text": [f"<b>{k}</b>"],
                          "textposition": "top center", "textfont": {"size": 15, "color": "@ink"}, "hoverinfo": "skip",
                          "showlegend": False})
@@ -235,25 +236,25 @@ def plane(run: Run, found: views.Map) -> Figure:
     return _figure(data, axis, {**axis, "scaleanchor": "x"}, 460, square=True, showlegend=len(data) <= 20)
 
 
-def gains(run: Run, found: Sequence[Gain]) -> Figure:
+def gains(clients: Sequence[Gain]) -> Figure:
     """From FedAvg's accuracy to the method's, client by client, who gains most first."""
-    names = [said(gain.name) for gain in found]
-    data: list[Figure] = []
+    names = [plotly_text(gain.name) for gain in clients]
+    data: list[Part] = []
     for won, word, hue, mark in ((True, "gains", "@c0", "triangle-up"), (False, "loses", "@c1", "triangle-down")):
-        of = [(x, gain) for x, gain in enumerate(found) if (gain.after >= gain.before) == won]
+        chosen = [(x, gain) for x, gain in enumerate(clients) if (gain.after >= gain.before) == won]
         data += [{
-            "x": [place for x, _ in of for place in (x, x, None)], "mode": "lines",
-            "y": [place for _, gain in of for place in (*percent([gain.before, gain.after]), None)],
+            "x": [place for x, _ in chosen for place in (x, x, None)], "mode": "lines",
+            "y": [place for _, gain in chosen for place in (*percent([gain.before, gain.after]), None)],
             "line": {"color": hue, "width": 2}, "hoverinfo": "skip", "showlegend": False,
         }, {
-            "x": [x for x, _ in of], "y": percent([gain.after for _, gain in of]), "mode": "markers", "name": word,
-            "marker": {"color": hue, "size": 9, "symbol": mark},
-            "customdata": [f"{said(gain.name)}, {cluster_name(gain.cluster)}<br>{100 * gain.before:.1f} %"
-                           f" → {100 * gain.after:.1f} %" for _, gain in of],
+            "x": [x for x, _ in chosen], "y": percent([gain.after for _, gain in chosen]), "mode": "markers",
+            "name": word, "marker": {"color": hue, "size": 9, "symbol": mark},
+            "customdata": [f"{plotly_text(gain.name)}, {cluster_name(gain.cluster)}<br>{100 * gain.before:.1f} %"
+                           f" → {100 * gain.after:.1f} %" for _, gain in chosen],
             "hovertemplate": "%{customdata}<extra></extra>",
         }]
     data.append({
-        "x": list(range(len(found))), "y": percent([gain.before for gain in found]), "mode": "markers",
+        "x": list(range(len(clients))), "y": percent([gain.before for gain in clients]), "mode": "markers",
         "name": "under FedAvg", "hoverinfo": "skip",
         "marker": {"color": "@card", "size": 6, "symbol": "circle", "line": {"color": "@muted", "width": 1.5}},
     })
@@ -275,24 +276,24 @@ def client_scores(run: Run) -> Figure | None:
         data.append({
             "x": at, "y": percent([run.clients[order[x]].accuracy[run.headline] for x in at]), "mode": "markers",
             "name": cluster_name(k), "marker": {"color": colour(k), "size": 9, "symbol": symbol(k)},
-            "text": [f"{said(run.clients[order[x]].name)}, {cluster_name(k)}" for x in at],
+            "text": [f"{plotly_text(run.clients[order[x]].name)}, {cluster_name(k)}" for x in at],
             "hovertemplate": "%{text}<br>%{y:.1f} %<extra></extra>",
         })
     few = len(order) <= 30
     shapes, notes = _cluster_marks([run.clients[i].cluster for i in order])
     return _figure(data, {
         "tickvals": list(range(len(order))) if few else [], "zeroline": False, "showgrid": False, "tickangle": -90,
-        "ticktext": [said(run.clients[i].name) for i in order] if few else [], "title": "" if few else "clients",
+        "ticktext": [plotly_text(run.clients[i].name) for i in order] if few else [], "title": "" if few else "clients",
         "range": [-0.5, len(order) - 0.5],
     }, {"title": "accuracy, %"}, 340, shapes=shapes, annotations=notes, showlegend=False)
 
 
 def against_truth(run: Run) -> Figure | None:
     """How many clients of each true group are in each cluster."""
-    found = views.against_truth(run)
-    if found is None:
+    counts = views.against_truth(run)
+    if counts is None:
         return None
-    groups, clusters, both = found
+    groups, clusters, both = counts
     share = both / both.sum(1, keepdims=True).clip(min=1)
     notes = [
         {"x": c, "y": g, "text": str(both[g, c]), "showarrow": False,
@@ -314,7 +315,8 @@ def against_truth(run: Run) -> Figure | None:
 # Shared
 
 
-def _figure(data: list[Figure], x: Figure, y: Figure, height: int, **layout: Any) -> Figure:
+def _figure(data: list[Part], x: Part, y: Part, height: int, **layout: Any) -> Figure:
+    """Axes and layout put together; what is None in an axis is left to Plotly. page.js makes `square` ones square."""
     axes = {name: {key: value for key, value in axis.items() if value is not None}
             for name, axis in (("xaxis", x), ("yaxis", y))}
     for axis in axes.values():
@@ -322,8 +324,8 @@ def _figure(data: list[Figure], x: Figure, y: Figure, height: int, **layout: Any
     return {"data": data, "layout": {**axes, "height": height, **layout}}
 
 
-def _bar(title: str) -> Figure:
-    """The key of a heat map."""
+def _bar(title: str) -> Part:
+    """The colour bar beside a heat map."""
     font = {"size": 12, "color": "@muted"}
     return {"title": {"text": title, "side": "right", "font": font}, "tickfont": font, "thickness": 10,
             "outlinewidth": 0}
@@ -333,8 +335,8 @@ def _short(values: Floats) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _turned(scale: list[list[Any]]) -> list[list[Any]]:
-    """The other way round: near is deep."""
+def _reversed(scale: list[list[Any]]) -> list[list[Any]]:
+    """The other way round: small values are deep."""
     return [[1 - place, name] for place, name in reversed(scale)]
 
 
@@ -350,11 +352,11 @@ def _coarse(values: Floats, names: list[str]) -> tuple[Floats, list[str]]:
     return means, [f"{names[a]} … {names[b - 1]}" for a, b in zip(starts, ends, strict=True)]
 
 
-def _cluster_marks(clusters: list[int]) -> tuple[list[Figure], list[Figure]]:
-    """Lines between clusters along x, and their numbers above."""
+def _cluster_marks(clusters: list[int]) -> tuple[list[Part], list[Part]]:
+    """Shapes: lines between clusters along x, and a bar in the colour of each. Notes: their numbers above."""
     starts = [x for x, k in enumerate(clusters) if x == 0 or clusters[x - 1] != k]
     ends = [*starts[1:], len(clusters)]
-    shapes: list[Figure] = [{
+    shapes: list[Part] = [{
         "type": "line", "x0": x - 0.5, "x1": x - 0.5, "y0": 0, "y1": 1.02, "yref": "paper",
         "line": {"color": "@muted", "width": 1},
     } for x in starts[1:]]
@@ -363,7 +365,7 @@ def _cluster_marks(clusters: list[int]) -> tuple[list[Figure], list[Figure]]:
         "fillcolor": colour(clusters[a]), "line": {"width": 0},
     } for a, b in zip(starts, ends, strict=True)]
     wide = [(a, b) for a, b in zip(starts, ends, strict=True) if (b - a) / len(clusters) >= 0.03]
-    notes: list[Figure] = [{
+    notes: list[Part] = [{
         "x": (a + b - 1) / 2, "y": 1.05, "yref": "paper", "yanchor": "bottom", "showarrow": False,
         "text": str(clusters[a]) if clusters[a] >= 0 else "–", "font": {"color": colour(clusters[a]), "size": 13},
     } for a, b in wide]

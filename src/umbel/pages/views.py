@@ -16,20 +16,20 @@ from umbel.runs import evaluate
 
 
 @dataclass(frozen=True)
-class Line:
-    """Runs that differ by their seed only: one name, one colour, one curve."""
+class Entrant:
+    """One method with one setting: runs that differ by their seed only share a name, a colour and a curve."""
 
     label: str
     runs: list[Run]
 
 
-def lines(runs: Sequence[Run]) -> list[Line]:
-    """Runs grouped by all but the seed, in the order given; a name tells what differs, and no more."""
+def entrants(runs: Sequence[Run]) -> list[Entrant]:
+    """Runs grouped by all but the seed, in the order given; labels name only the settings that differ."""
     grouped: dict[str, list[Run]] = {}
     for run in runs:
         grouped.setdefault(repr(sorted(_settings(run).items())), []).append(run)
-    heads = [group[0] for group in grouped.values()]
-    return [Line(_label(group[0], heads), group) for group in grouped.values()]
+    firsts = [group[0] for group in grouped.values()]
+    return [Entrant(_label(group[0], firsts), group) for group in grouped.values()]
 
 
 def _settings(run: Run) -> dict[str, str]:
@@ -39,23 +39,24 @@ def _settings(run: Run) -> dict[str, str]:
     return {"method": str(info["method"])} | {name: str(value) for name, value in {**info["params"], **setting}.items()}
 
 
-def _label(run: Run, heads: Sequence[Run]) -> str:
+def _label(run: Run, firsts: Sequence[Run]) -> str:
+    """The method, and in brackets what tells this run from the first runs of the other entrants."""
     mine, method = _settings(run), str(run.info["method"])
-    same = [_settings(other) for other in heads if other.info["method"] == method]
+    same = [_settings(other) for other in firsts if other.info["method"] == method]
     apart = [name for name in mine if any(other.get(name) != mine[name] for other in same)]
     for name in ("data", "scenario"):
-        if name not in apart and any(_settings(other)[name] != mine[name] for other in heads):
+        if name not in apart and any(_settings(other)[name] != mine[name] for other in firsts):
             apart.append(name)
-    said = [mine[name] if name in ("data", "scenario", "model") else f"{name} {mine[name]}" for name in apart]
-    return f"{method} ({', '.join(said)})" if said else method
+    words = [mine[name] if name in ("data", "scenario", "model") else f"{name} {mine[name]}" for name in apart]
+    return f"{method} ({', '.join(words)})" if words else method
 
 
-def run_names(found: Sequence[Line]) -> dict[int, str]:
-    """A name for each run, by `id`: its line's, with the seed where there are several, and never one name twice."""
+def run_names(entrants: Sequence[Entrant]) -> dict[int, str]:
+    """A name for each run, by `id`: the entrant's label and, where it would be twice the same, seed and folder."""
     names: dict[int, str] = {}
-    for line in found:
-        for run in line.runs:
-            name = f"{line.label}, seed {run.info['seed']}" if len(line.runs) > 1 else line.label
+    for entrant in entrants:
+        for run in entrant.runs:
+            name = f"{entrant.label}, seed {run.info['seed']}" if len(entrant.runs) > 1 else entrant.label
             names[id(run)] = f"{name}, {run.path.name}" if name in names.values() else name
     return names
 
@@ -73,9 +74,9 @@ class Curve(NamedTuple):
     high: list[float]
 
 
-def curve(line: Line) -> Curve:
-    """Over the rounds in which all runs of the line were tested. Evaluation moves nothing."""
-    each = [_one_curve(run) for run in line.runs]
+def curve(entrant: Entrant) -> Curve:
+    """Over the rounds after which all its runs were tested. Bytes moved for evaluation are not counted."""
+    each = [_one_curve(run) for run in entrant.runs]
     shared = [done for done in each[0] if all(done in other for other in each)]
     scores = np.array([[points[done][0] for done in shared] for points in each]).reshape(len(each), -1)
     moved = np.array([[points[done][1] for done in shared] for points in each]).reshape(len(each), -1)
@@ -84,6 +85,7 @@ def curve(line: Line) -> Curve:
 
 
 def _one_curve(run: Run) -> dict[int, tuple[float, float]]:
+    """By rounds done: mean accuracy, and megabytes moved until then."""
     points, moved = {}, 0.0
     for record in run.records:
         moved += sum(sum(kinds.values()) for phase, ways in record["bytes"].items() if phase != "evaluate"
@@ -93,7 +95,7 @@ def _one_curve(run: Run) -> dict[int, tuple[float, float]]:
     return points
 
 
-def reached(run: Run) -> dict[str, float]:
+def accuracy_by_client(run: Run) -> dict[str, float]:
     """The headline accuracy of each client that has one."""
     return {client.name: client.accuracy[run.headline] for client in run.clients if run.headline in client.accuracy}
 
@@ -118,25 +120,25 @@ class Gain(NamedTuple):
 
 
 def gains(run: Run, other: Run) -> list[Gain]:
-    """Who wins most first."""
-    before, after = reached(other), reached(run)
-    found = [Gain(client.name, client.cluster, before[client.name], after[client.name])
-             for client in run.clients if client.name in before and client.name in after]
-    return sorted(found, key=lambda gain: (gain.before - gain.after, gain.name))
+    """Clients scored in both runs, who gains most first."""
+    before, after = accuracy_by_client(other), accuracy_by_client(run)
+    clients = [Gain(client.name, client.cluster, before[client.name], after[client.name])
+               for client in run.clients if client.name in before and client.name in after]
+    return sorted(clients, key=lambda gain: (gain.before - gain.after, gain.name))
 
 
-def gain_sentence(found: Sequence[Gain]) -> str:
-    """Winners and losers counted; half a point is the same."""
-    change = np.array([gain.after - gain.before for gain in found])
+def gain_sentence(clients: Sequence[Gain]) -> str:
+    """How many gain and how many lose; a change of up to half a point is neither."""
+    change = np.array([client.after - client.before for client in clients])
     won, lost = int((change > 0.005).sum()), int((change < -0.005).sum())
-    return (f"{won} of {len(found)} clients gain, {lost} lose, {len(found) - won - lost} stay within half a point; on"
-            f" average {100 * change.mean():+.1f} points.")
+    return (f"{won} of {len(clients)} clients gain, {lost} lose, {len(clients) - won - lost} stay within half a point;"
+            f" on average {100 * change.mean():+.1f} points.")
 
 
 # Clusters
 
 
-class Forest(NamedTuple):
+class Dendrogram(NamedTuple):
     """A dendrogram ready to be drawn: leaves in their order, their clients, and the links."""
 
     links: Floats
@@ -146,30 +148,32 @@ class Forest(NamedTuple):
     start: float  # where the cut is at first
 
 
-def forest(run: Run) -> Forest | None:
-    """The method's dendrogram, or one of its distances where it clustered them by other means."""
-    found = run.evidence
-    if found.proximity is None:
+def dendrogram(run: Run) -> Dendrogram | None:
+    """The method's own, or average linkage of its distances where it clustered them by other means."""
+    evidence = run.evidence
+    if evidence.proximity is None:
         return None
-    links = found.linkage
+    links = evidence.linkage
     if links is None:
-        links = np.asarray(linkage(torch.from_numpy(found.proximity)).numpy(), dtype=np.float64)
-    count = len({run.clients[i].cluster for i in found.who[: len(found.proximity)].tolist()} - {-1})
-    start = found.cut if found.linkage is not None and found.cut is not None else _level(links, count)
-    return Forest(links, hierarchy.leaves_list(links).tolist(), found.who[: len(found.proximity)].tolist(),
-                  found.linkage is not None, float(start))
+        links = np.asarray(linkage(torch.from_numpy(evidence.proximity)).numpy(), dtype=np.float64)
+    clients = evidence.who[: len(evidence.proximity)].tolist()
+    if evidence.linkage is not None and evidence.cut is not None:
+        start = evidence.cut
+    else:
+        start = _level(links, len({run.clients[i].cluster for i in clients} - {-1}))
+    return Dendrogram(links, hierarchy.leaves_list(links).tolist(), clients, evidence.linkage is not None, float(start))
 
 
 def _level(links: Floats, clusters: int) -> float:
-    """Half-way between the last merge and the next."""
-    found: list[float] = heights(torch.from_numpy(links)).tolist()
-    merges = len(found) + 1 - max(1, clusters)
-    if merges <= 0:
-        return found[0] / 2
-    return (found[merges - 1] + found[merges]) / 2 if merges < len(found) else found[-1] * 1.04
+    """A cut that leaves so many clusters: half-way between the last merge below it and the next."""
+    merged: list[float] = heights(torch.from_numpy(links)).tolist()
+    below = len(merged) + 1 - max(1, clusters)
+    if below <= 0:
+        return merged[0] / 2
+    return (merged[below - 1] + merged[below]) / 2 if below < len(merged) else merged[-1] * 1.04
 
 
-def cut_at(tree: Forest, run: Run, threshold: float) -> tuple[Ints, float | None]:
+def cut_at(tree: Dendrogram, run: Run, threshold: float) -> tuple[Ints, float | None]:
     """Labels of the leaves at a cut, and their ARI against the truth: what the page must show at this place."""
     labels = cut(torch.from_numpy(tree.links), threshold).numpy()
     truth = run.truth
@@ -189,44 +193,41 @@ def against_truth(run: Run) -> tuple[list[int], list[int], Ints] | None:
     return groups, clusters, both
 
 
-class Map(NamedTuple):
-    """Clients on a plane."""
+class Plane(NamedTuple):
+    """The map of clients: a point for each."""
 
     clients: list[int]
     points: Floats  # (m, 2)
     share: float  # of the squared distances that two dimensions show, in [0, 1]
-    of: str  # what was measured
+    of: str  # what was compared, in words
 
 
-def plane(run: Run) -> Map | None:
+def plane(run: Run) -> Plane | None:
     """Classical scaling of the distances; without any, the main components of clients' last local models."""
-    found = run.evidence
-    if found.proximity is not None and len(found.proximity) >= 3:
-        squared = found.proximity**2
+    evidence = run.evidence
+    if evidence.proximity is not None and len(evidence.proximity) >= 3:
+        squared = evidence.proximity**2
         centred = squared - squared.mean(0) - squared.mean(1, keepdims=True) + squared.mean()
-        return _scaled(found.who[: len(squared)].tolist(), -centred / 2, "the distances that the method measured")
-    if run.weights is not None:
-        at = [i for i, client in enumerate(run.clients) if client.name in set(run.pieces)]
-        return _scaled(at, run.weights, "clients' own last models, by their weights")
+        return _scaled(evidence.who[: len(squared)].tolist(), -centred / 2, "the distances that the method measured")
+    if run.gram is not None:
+        clients = [i for i, client in enumerate(run.clients) if client.name in set(run.gram_names)]
+        return _scaled(clients, run.gram, "clients' own last models, by their weights")
     return None
 
 
-def _scaled(clients: list[int], gram: Floats, of: str) -> Map | None:
+def _scaled(clients: list[int], gram: Floats, of: str) -> Plane | None:
+    """The two main directions of a matrix of inner products; None where all points are one."""
     values, vectors = np.linalg.eigh(gram)
     values, vectors = values[::-1], vectors[:, ::-1]
     points = vectors[:, :2] * np.sqrt(values[:2].clip(min=0))
     points *= np.where(np.take_along_axis(points, np.abs(points).argmax(0)[None], 0) < 0, -1, 1)  # signs are arbitrary
     shown = values[:2].clip(min=0).sum() / max(values.clip(min=0).sum(), 1e-300)
-    return Map(clients, points, float(shown), of) if np.ptp(points) > 0 else None
+    return Plane(clients, points, float(shown), of) if np.ptp(points) > 0 else None
 
 
 def by_cluster(run: Run) -> list[int]:
-    """Positions of clients: cluster by cluster, inside by true group and name."""
-    def place(i: int) -> tuple[Any, ...]:
-        client = run.clients[i]
-        return client.cluster, client.truth or 0, i
-
-    return sorted(range(len(run.clients)), key=place)
+    """Positions of clients: cluster by cluster, in a cluster by true group, then in the order of the run."""
+    return sorted(range(len(run.clients)), key=lambda i: (run.clients[i].cluster, run.clients[i].truth or 0))
 
 
 def label_shares(run: Run) -> tuple[list[int], Floats] | None:
