@@ -141,7 +141,7 @@ def summary(line: str, folder: Path) -> dict[str, object]:
     info = json.loads((folder / "result.json").read_text())
     evidence = folder / "evidence.safetensors"
     kept = load_file(evidence) if evidence.exists() else {}
-    names = ("sweep", "linkage", "hopkins", "variation", "cut")
+    names = ("curve", "linkage", "hopkins", "variation", "cut")
     lists = {name: kept[name].tolist() for name in names if name in kept}
     rounds = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
     curve = {each["round"] + 1: each["accuracy"]["mean"] for each in rounds if each.get("accuracy")}

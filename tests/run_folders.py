@@ -31,13 +31,13 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
     if method != "fedavg":
         evidence = {
             "who": torch.arange(clients), "proximity": distance, "cut": torch.tensor(2.0, dtype=torch.float64),
-            "sweep": torch.tensor([[9.0, 1, 0.1, 0], [2.0, max(labels) + 1, 0.8, 1], [0.1, clients, 0.82, 0]]).double(),
+            "curve": torch.tensor([[9.0, 1, 0.1, 0], [2.0, max(labels) + 1, 0.8, 1], [0.1, clients, 0.82, 0]]).double(),
         }
         if method == "cflgt":
             evidence |= {"signature/trajectory": torch.tensor(rng.random((clients, 2, 10))),
                          "exemplars": torch.arange(2), "hopkins": torch.tensor(0.9),
                          "variation": torch.tensor([1.0, 2.0])}
-            evidence["sweep"] = torch.zeros(0, 4, dtype=torch.float64)
+            evidence["curve"] = torch.zeros(0, 4, dtype=torch.float64)
         else:
             evidence["linkage"] = links
         save_file(evidence, path / "evidence.safetensors")

@@ -56,12 +56,12 @@ def test_fednova_normalises_by_effective_steps():
     expected = {name: start[name] - effective * sum(
         p * (start[name] - end[name]) / a for p, end, a in zip(share, ends, steps, strict=True)) for name in start}
     assert len(set(steps)) > 1
-    assert gap(tree.take(play(FedNova(PLAIN), engine, rounds=1).models, 0), expected) < 1e-6
+    assert gap(tree.take(play(FedNova(local=PLAIN), engine, rounds=1).models, 0), expected) < 1e-6
 
 
 def test_scaffolds_first_round_is_fedavgs():
     """No control variate is anything yet."""
-    assert gap(play(Scaffold(PLAIN), fed(), rounds=1).models, play(FedAvg(PLAIN), fed(), rounds=1).models) < 1e-6
+    assert gap(play(Scaffold(local=PLAIN), fed(), rounds=1).models, play(FedAvg(local=PLAIN), fed(), rounds=1).models) < 1e-6
 
 
 def test_scaffold_equals_its_box():
@@ -83,7 +83,7 @@ def test_scaffold_equals_its_box():
             ends.append(model)
         server = mean(ends, SIZES)
         control = tree.plus(control, change)
-    state = play(Scaffold(PLAIN), engine, rounds=2)
+    state = play(Scaffold(local=PLAIN), engine, rounds=2)
     assert gap(tree.take(state.models, 0), server) < 1e-5
     assert gap(state.control, control) < 1e-4
 

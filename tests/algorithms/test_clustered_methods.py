@@ -42,7 +42,8 @@ from umbel.algorithms import (
     Oracle,
     Solo,
 )
-from umbel.algorithms.sweep import RULES, validate
+from umbel.algorithms.sweep import validate
+from umbel.clustering.cuts import BY_TRIAL
 from umbel.clustering.proximity import update_angle
 from umbel.data.clients import Population, Work
 from umbel.engines import LoopEngine
@@ -164,7 +165,7 @@ def test_evidence_tells_why():
     assert evidence["proximity"].diagonal().tolist() == [0] * 6
     assert evidence["linkage"].shape == (5, 4)
     assert evidence["linkage"][3, 2] < evidence["cut"] < evidence["linkage"][4, 2]
-    assert evidence["sweep"].shape[1] == 4
+    assert evidence["curve"].shape[1] == 4
 
 
 def test_more_clusters_than_clients_is_refused():
@@ -203,13 +204,13 @@ def test_clusters_start_from_one_model_or_each_from_its_own(start):
     assert equal == (start == "shared")
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", BY_TRIAL)
 def test_flags_sweep_finds_the_groups_and_keeps_its_curve(rule):
     """Every distinct clustering is scored once by a short federation; the chosen one is marked."""
     fed = federation(TRUTH, sizes=[60] * 6, meanings=True)
     state = FLAG(gradient_epochs=2, rule=rule, local=LOCAL).init(fed, SEED)
     assert ari(state, TRUTH) == 1
-    curve = state.evidence["sweep"]
+    curve = state.evidence["curve"]
     assert curve[:, 1].tolist() == sorted(set(curve[:, 1].tolist()))
     assert curve[0, 1] == 1
     assert curve[:, 3].sum() == 1

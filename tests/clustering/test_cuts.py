@@ -1,22 +1,26 @@
 """Where a dendrogram is cut, on heights made by hand."""
 
-from functools import partial
+import re
 
 import pytest
 import torch
 from torch import tensor
 
-from umbel.algorithms.sweep import GAIN, RULES, by_both, by_knee, by_tolerance
 from umbel.clustering.cuts import (
+    BY_TRIAL,
     CLEAR,
+    CUTS,
+    GAIN,
+    Dendrogram,
+    both,
     by_count,
     by_gap,
     by_silhouette,
+    by_trial,
     by_value,
-    fewest_within,
     knee,
     partitions,
-    sweep,
+    within,
 )
 from umbel.clustering.linkage import LINKAGES, heights, into, linkage
 from umbel.clustering.proximity import symmetric
@@ -185,7 +189,7 @@ def test_a_sweep_scores_each_distinct_partition_once():
         calls.append([int(each.max()) + 1 for each in labels])
         return [0.1, 0.9, 0.8, 0.7]
 
-    choice = sweep(chain(0.22, 0.5, 0.9), GRID, score, lambda found: int(found[:, 2].argmax()))
+    choice = by_trial(chain(0.22, 0.5, 0.9), GRID, score, lambda links, curve: int(curve[:, 2].argmax()))
     assert calls == [[1, 2, 3, 4]]
     assert choice.labels.tolist() == [0, 0, 0, 1]
     assert choice.cut == pytest.approx(0.7)  # newcomers: the middle of the gap between 0.5 and 0.9
@@ -195,7 +199,7 @@ def test_a_sweep_scores_each_distinct_partition_once():
 
 def test_a_sweep_that_ends_in_one_cluster_measures_newcomers_as_the_gap_does():
     """Like nobody is farther than a clear gap above the highest merge."""
-    choice = sweep(chain(0.22, 0.5, 0.8), GRID, lambda labels: [0.5] * 4, lambda found: 0)
+    choice = by_trial(chain(0.22, 0.5, 0.8), GRID, lambda labels: [0.5] * 4, lambda links, curve: 0)
     assert choice.cut == pytest.approx(CLEAR * 0.8)
 
 
@@ -208,33 +212,33 @@ def test_a_sweep_always_tries_one_cluster():
 
 def test_the_knee_of_the_printed_curve_is_ten():
     """Ten groups, ten clusters: the farthest above the chord."""
-    found = curve(PRINTED)
-    assert int(found[knee(found), 1]) == 10
-    assert int(found[by_knee(chain(), found), 1]) == 10
+    printed = curve(PRINTED)
+    assert int(printed[knee(chain(), printed), 1]) == 10
 
 
 def test_the_knee_is_a_literal_distance_above_the_chord():
     """Both axes are scaled to 1; the chord goes from the first to the last point."""
     scores = {1: 0.2, 2: 0.7, 4: 0.8, 11: 0.6}
     above = [(s - 0.2) / 0.6 - (k - 1) / 10 * (0.6 - 0.2) / 0.6 for k, s in scores.items()]
-    assert knee(curve(scores)) == above.index(max(above)) == 2
+    assert knee(chain(), curve(scores)) == above.index(max(above)) == 2
 
 
 @pytest.mark.parametrize("scores", [{1: 0.5}, {1: 0.5, 4: 0.5}, {1: 0.5, 2: 0.5, 9: 0.5}, {1: 0.9, 2: 0.7, 9: 0.1}])
 def test_the_knee_of_a_flat_or_falling_curve_is_one_cluster(scores):
     """More clusters gain nothing."""
-    assert knee(curve(scores)) == 0
+    assert knee(chain(), curve(scores)) == 0
 
 
-def test_fewest_within_a_tolerance():
-    """Best is 0.970 at 40: within 0.05 the fewest is 8 (0.921), within 0.02 it is 9 (0.959)."""
-    found = curve(PRINTED)
-    assert int(found[fewest_within(found, 0.05), 1]) == 8
-    assert int(found[by_tolerance(chain(), found), 1]) == 9
-    assert int(found[fewest_within(found, 0.0), 1]) == 40
+def test_the_fewest_clusters_within_two_points_of_the_best():
+    """Best is 0.970 at 40: the fewest within 0.02 is 9 (0.959)."""
+    printed = curve(PRINTED)
+    assert int(printed[within(chain(), printed), 1]) == 9
 
 
-@pytest.mark.parametrize("rule", RULES)
+RULES = {"both": both, "knee": knee, "within": within}
+
+
+@pytest.mark.parametrize("rule", BY_TRIAL)
 @pytest.mark.parametrize("scores", [{1: 0.8}, {1: 0.8, 2: 0.8 + 0.9 * GAIN, 3: 0.6, 5: 0.2}, {1: 0.8, 2: 0.5},
                                     {1: 0.0, 3: 0.0, 5: 0.0}])
 def test_every_rule_answers_one_cluster_where_clusters_gain_nothing(rule, scores):
@@ -242,7 +246,7 @@ def test_every_rule_answers_one_cluster_where_clusters_gain_nothing(rule, scores
     assert RULES[rule](chain(0.1, 0.1, 0.9, 1), curve(scores)) == 0
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", BY_TRIAL)
 def test_every_rule_takes_clusters_that_pay(rule):
     """Two clusters gain 40 points, more gain nothing, and the dendrogram has its gap there."""
     assert RULES[rule](chain(0.1, 0.11, 0.12, 0.9), curve({1: 0.5, 2: 0.9, 3: 0.9, 4: 0.9, 5: 0.9})) == 1
@@ -252,13 +256,46 @@ def test_both_lets_the_dendrogram_speak_where_validation_is_noisy():
     """Scores of 4, 3 and 2 clusters differ by noise; the gap says 3."""
     links = chain(0.10, 0.11, 0.12, 0.60, 0.65)
     noisy = curve({1: 0.40, 2: 0.80, 3: 0.79, 4: 0.81, 5: 0.80, 6: 0.80})
-    assert int(noisy[by_both(links, noisy), 1]) == 3
+    assert int(noisy[both(links, noisy), 1]) == 3
 
 
 def test_a_sweep_with_a_rule_keeps_the_whole_curve():
     """The evidence shows every partition, its score, and which was chosen."""
     links = chain(0.11, 0.12, 0.9)
-    choice = sweep(links, GRID, lambda labels: [0.4, 0.9, 0.9], partial(RULES["both"], links))
+    choice = by_trial(links, GRID, lambda labels: [0.4, 0.9, 0.9], both)
     assert choice.curve[:, 1].tolist() == [1, 2, 4]
     assert choice.curve[:, 3].tolist() == [0, 1, 0]
     assert choice.labels.tolist() == [0, 0, 0, 1]
+
+
+# The registry -----------------------------------------------------------------------------------------------------
+
+GROUPS = symmetric(torch.tensor([[0, 1, 9, 9], [1, 0, 9, 9], [9, 9, 0, 1], [9, 9, 1, 0]]).double())
+ALIKE = torch.ones(4, 4).double().fill_diagonal_(0)
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_every_rule_of_the_registry_answers_in_one_way(name):
+    """Two groups of two clients: labels, a level between the groups' heights, one chosen row, a sentence."""
+    asked = Dendrogram(linkage(GROUPS), GROUPS, clusters=2, threshold=4.0, grid=torch.arange(0, 10.0),
+                       trial=lambda partitions: [0.9 if int(labels.max()) == 1 else 0.5 for labels in partitions])
+    choice = CUTS[name].choose(asked)
+    assert choice.labels.tolist() == [0, 0, 1, 1]
+    assert 1 <= choice.cut <= 9
+    assert choice.curve[:, 3].sum() == 1
+    assert re.search("2 clusters|as asked for", CUTS[name].why(choice.curve))
+
+
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("gap", "no gap between merging distances is 1.5 times as high above as below"),
+    ("silhouette", "the best mean silhouette of several clusters is 0.00, and groups count from 0.3 on"),
+    ("both", "no partition wins more than 2 points over one cluster on validation rows (50.0 against 50.0 %;"
+             " 2 partitions were tried)"),
+])
+def test_one_cluster_is_explained(name, sentence):
+    """Where nothing tells clients apart, the reason is what was missing."""
+    asked = Dendrogram(linkage(ALIKE), ALIKE, grid=torch.tensor([0.0, 0.5, 1.0]),
+                       trial=lambda partitions: [0.5] * len(partitions))
+    choice = CUTS[name].choose(asked)
+    assert choice.labels.tolist() == [0, 0, 0, 0]
+    assert CUTS[name].why(choice.curve) == sentence

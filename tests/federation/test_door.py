@@ -11,9 +11,9 @@ from umbel.algorithms import FedAvg
 from umbel.data.clients import Work
 from umbel.engines import local
 from umbel.errors import UmbelError
-from umbel.federation import tasks
 from umbel.federation.door import Cohort, NobodyAnswered, one_thread
 from umbel.federation.tasks import TASKS, Client, Leaf, Plain, Reply, UpTo, register
+from umbel.federation.training import train
 from umbel.runs.run import rounds, sample
 
 engines = pytest.mark.parametrize("engine", ENGINES)
@@ -81,7 +81,7 @@ def test_answers_come_back_in_the_order_of_the_cohort(engine):
     fed = fed_of(engine)
     models = tree.to(tree.stack([fed.net.init(0)]), fed.device)
     ids = torch.tensor([5, 0, 3, 2])
-    heard = fed.map(tasks.train, Cohort(ids, 0), work=Work(epochs=1), shared={"model": tree.take(models, 0)}, lr=0.1)
+    heard = fed.map(train, Cohort(ids, 0), work=Work(epochs=1), shared={"model": tree.take(models, 0)}, lr=0.1)
     assert heard.ids.tolist() == ids.tolist()
     assert heard.answers["size"].tolist() == [9, 13, 20, 7]
 
@@ -93,7 +93,7 @@ def test_batches_depend_on_name_round_and_phase_only(engine):
     model = fed.net.init(0)
 
     def trained(ids, round, phase) -> Tensor:
-        heard = fed.map(tasks.train, Cohort(torch.tensor(ids), round, phase), work=Work(epochs=1, batch=5),
+        heard = fed.map(train, Cohort(torch.tensor(ids), round, phase), work=Work(epochs=1, batch=5),
                         shared={"model": model}, lr=0.1, keep=False)
         return tree.flat(heard.answers["model"])[ids.index(1)]
 
@@ -147,7 +147,7 @@ def test_fit_and_validation_part_the_training_rows():
 def test_unknown_rows_are_refused():
     """A row set has one of four names."""
     with pytest.raises(UmbelError, match="'everything'"):
-        fed_of("loop").map(tasks.train, Cohort(torch.tensor([0]), 0), work=Work(rows="everything"))
+        fed_of("loop").map(train, Cohort(torch.tensor([0]), 0), work=Work(rows="everything"))
 
 
 def test_a_sample_does_not_depend_on_the_order_of_clients():

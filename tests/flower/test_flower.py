@@ -73,7 +73,8 @@ def test_a_round_is_one_push_and_each_model_travels_once():
 
 
 @pytest.mark.parametrize("method", [FedAvg(local=LOCAL), Scaffold(local=replace(LOCAL, momentum=0.0)),
-                                    PACFL(local=LOCAL), FLAG(gradient_epochs=2, local=LOCAL)], ids=lambda method: type(method).__name__)
+                                    PACFL(local=LOCAL), FLAG(gradient_epochs=2, local=LOCAL)],
+                         ids=lambda method: type(method).__name__)
 def test_the_bill_is_what_was_serialised(method):
     """Bytes of numbers, exactly; Flower's framing on top is at most 1,024 a message and 640 an array."""
     fed = flower()
@@ -109,7 +110,7 @@ def test_flag_sweeps_on_flower():
     method = FLAG(gradient_epochs=2, local=LOCAL)
     found = [play(method, fed, rounds=1) for fed in (flower(), LoopEngine(tiny_model(), tiny_population(), SEED))]
     assert torch.equal(found[0].labels, found[1].labels)
-    assert torch.equal(found[0].evidence["sweep"], found[1].evidence["sweep"])
+    assert torch.equal(found[0].evidence["curve"], found[1].evidence["curve"])
 
 
 def test_a_type_that_cannot_travel_is_said():

@@ -20,7 +20,7 @@ from umbel.errors import UmbelError
 from umbel.runs import checkpoint
 from umbel.runs.checkpoint import RunFolder, read_json, write_json
 from umbel.runs.experiment import Experiment
-from umbel.runs.run import Session
+from umbel.runs.session import Session
 
 running = sys.modules[Session.__module__]  # `umbel.run` is the function of that name
 

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umbel.algorithms import ALGORITHMS, FedAvg, Local
-from umbel.algorithms.base import number
 from umbel.errors import UmbelError
-from umbel.runs.experiment import Experiment, simulate
-from umbel.runs.recipe import check, read_toml, settable, to_toml, typed
-from umbel.runs.run import run
+from umbel.fields import check, number
+from umbel.runs.experiment import Experiment
+from umbel.runs.recipe import read_toml, settable, to_toml, typed
+from umbel.runs.session import run
+from umbel.runs.simulate import simulate
 
 SMALL: dict[str, Any] = {"clients": 8, "rounds": 4, "settings": {"epochs": 1}}
 
@@ -27,29 +28,29 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "scenario's parameter": ({"scenario": "flag:label=0.2"}, "labels"),
     "model": ({"model": "resnet"}, "There is no model 'resnet'. Did you mean 'resnet9'?"),
     "engine": ({"engine": "simulater"}, "There is no engine 'simulater'. Did you mean 'simulator'?"),
-    "device": ({"device": "gpu"}, "'device' of the experiment must be 'auto' or 'cpu' or 'cuda'. Got 'gpu' instead."),
-    "test mode": ({"test_mode": "full"}, "'test_mode' of the experiment must be 'label_full' or 'matched' or"),
+    "device": ({"device": "gpu"}, "'device' of the run must be 'auto' or 'cpu' or 'cuda'. Got 'gpu' instead."),
+    "test mode": ({"test_mode": "full"}, "'test_mode' of the run must be 'label_full' or 'matched' or"),
     "setting": ({"settings": {"momentun": 0.1}}, "named 'momentun'. Did you mean 'momentum'?"),
     "setting's word": ({"method": "fedavg-ft", "settings": {"tuned_layers": "tail"}}, "must be 'head' or 'all'"),
     "fraction 0": ({"fraction": 0.0}, "greater than 0 and at most 1. Got 0.0 instead."),
     "fraction 2": ({"fraction": 2.0}, "greater than 0 and at most 1. Got 2.0 instead."),
-    "fraction nan": ({"fraction": math.nan}, "'fraction' of the experiment must be a finite number. Got nan instead."),
-    "rounds 0": ({"rounds": 0}, "The 'rounds' of the experiment must be at least 1. Got 0 instead."),
-    "rounds in words": ({"rounds": "ten"}, "'rounds' of the experiment must be a whole number. Got \"ten\" instead."),
-    "rounds by half": ({"rounds": 1.5}, "'rounds' of the experiment must be a whole number. Got 1.5 instead."),
-    "rounds true": ({"rounds": True}, "'rounds' of the experiment must be a whole number. Got true instead."),
-    "pooled 1": ({"pooled": 1}, "'pooled' of the experiment must be true or false. Got 1 instead."),
-    "clients 0": ({"clients": 0}, "The 'clients' of the experiment must be at least 1. Got 0 instead."),
+    "fraction nan": ({"fraction": math.nan}, "'fraction' of the run must be a finite number. Got nan instead."),
+    "rounds 0": ({"rounds": 0}, "The 'rounds' of the run must be at least 1. Got 0 instead."),
+    "rounds in words": ({"rounds": "ten"}, "'rounds' of the run must be a whole number. Got \"ten\" instead."),
+    "rounds by half": ({"rounds": 1.5}, "'rounds' of the run must be a whole number. Got 1.5 instead."),
+    "rounds true": ({"rounds": True}, "'rounds' of the run must be a whole number. Got true instead."),
+    "pooled 1": ({"pooled": 1}, "'pooled' of the run must be true or false. Got 1 instead."),
+    "clients 0": ({"clients": 0}, "The 'clients' of the run must be at least 1. Got 0 instead."),
     "seed -1": ({"seed": -1}, "must be at least 0 and less than 4294967296. Got -1 instead."),
     "seed too large": ({"seed": 2**32}, "less than 4294967296. Got 4294967296 instead."),
-    "lr 0": ({"settings": {"lr": 0.0}}, "The 'lr' of fedavg must be greater than 0. Got 0.0 instead."),
-    "lr -1": ({"settings": {"lr": -1}}, "The 'lr' of fedavg must be greater than 0. Got -1.0 instead."),
-    "lr inf": ({"settings": {"lr": "inf"}}, "The 'lr' of fedavg must be a finite number. Got inf instead."),
-    "lr list": ({"settings": {"lr": [1, "a"]}}, "The 'lr' of fedavg must be a number. Got [1, \"a\"] instead."),
+    "lr 0": ({"settings": {"lr": 0.0}}, "The 'lr' of local training must be greater than 0. Got 0.0 instead."),
+    "lr -1": ({"settings": {"lr": -1}}, "The 'lr' of local training must be greater than 0. Got -1.0 instead."),
+    "lr inf": ({"settings": {"lr": "inf"}}, "The 'lr' of local training must be a finite number. Got inf instead."),
+    "lr list": ({"settings": {"lr": [1, "a"]}}, "The 'lr' of local training must be a number. Got [1, 'a'] instead."),
     "momentum 1": ({"settings": {"momentum": 1}}, "at least 0 and less than 1. Got 1.0 instead."),
-    "epochs 0": ({"settings": {"epochs": 0}}, "The 'epochs' of fedavg must be at least 1. Got 0 instead."),
-    "epochs in words": ({"settings": {"epochs": "two"}}, "must be a whole number. Got 'two' instead."),
-    "batch -1": ({"settings": {"batch": -1}}, "The 'batch' of fedavg must be at least 0. Got -1 instead."),
+    "epochs 0": ({"settings": {"epochs": 0}}, "The 'epochs' of local training must be at least 1. Got 0 instead."),
+    "epochs in words": ({"settings": {"epochs": "two"}}, "must be a whole number. Got \"two\" instead."),
+    "batch -1": ({"settings": {"batch": -1}}, "The 'batch' of local training must be at least 0. Got -1 instead."),
     "mu of fedavg": ({"settings": {"mu": 1}}, "There is no setting of fedavg named 'mu'. Known: batch,"),
     "truth": ({"method": "oracle", "settings": {"truth": [0]}}, "There is no setting of oracle named 'truth'."),
     "fine-tuning left out": ({"method": "fedavg-ft", "fine_tune": 0}, "'fine_tune' of fedavg-ft, judged by it"),
@@ -113,10 +114,10 @@ def test_none_and_words_are_read_as_the_field_wants() -> None:
         exact: bool = True
         word: str = "x"
 
-    given = typed(Toy, "toy", {"k": "none", "exact": "False", "word": "none"})
+    given = typed(Toy, {"k": "none", "exact": "False", "word": "none"})
     assert given == {"k": None, "exact": False, "word": "none"}
     check(Toy(**given), "toy")
-    assert typed(Toy, "toy", {"k": "7"}) == {"k": 7}
+    assert typed(Toy, {"k": "7"}) == {"k": 7}
 
 
 def test_a_setting_that_is_none_survives_the_recipe(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _of_run(run: Run, other: Run | None) -> Iterator[tuple[str, tuple[float, flo
         many = len(tree.order) > 40
         yield "dendrogram", (WHOLE if many else COLUMN, 2.4), lambda axes: dendrogram(axes, run, tree)
         yield "distances", (COLUMN, 2.9), lambda axes: matrix(axes, run, tree)
-    if run.evidence.sweep is not None:
+    if run.evidence.curve is not None:
         yield "sweep", (COLUMN, 2.2), lambda axes: sweep(axes, run)
     if plane is not None:
         yield "map", (COLUMN, 2.9), lambda axes: client_map(axes, run, plane)
@@ -174,7 +174,7 @@ def matrix(axes: Any, run: Run, tree: views.Dendrogram) -> None:
 
 def sweep(axes: Any, run: Run) -> None:
     """The score of each clustering that was tried."""
-    curve = run.evidence.sweep
+    curve = run.evidence.curve
     assert curve is not None
     axes.plot(curve[:, 1], curve[:, 2], "o-", color=_colour(0), markersize=3)
     chosen = curve[curve[:, 3] == 1]

@@ -41,7 +41,7 @@ class Evidence:
     proximity: Floats | None = None  # (p, p), p <= m
     linkage: Floats | None = None  # (p - 1, 4)
     cut: float | None = None
-    sweep: Floats | None = None  # (q, 4): threshold, clusters, score, 1 where chosen
+    curve: Floats | None = None  # (q, 4): threshold, clusters, score, 1 where chosen
     trajectory: Floats | None = None  # (m, 2, classes): pull and push
     exemplars: Ints | None = None  # positions of clients
     hopkins: float | None = None
@@ -176,7 +176,8 @@ def _evidence(path: Path, clients: int) -> Evidence:
             return np.asarray(file.get_tensor(name)) if name in names else None
 
         proximity, links, cut = array("proximity"), array("linkage"), array("cut")
-        sweep, hopkins, variation = array("sweep"), array("hopkins"), array("variation")
+        hopkins, variation = array("hopkins"), array("variation")
+        curve = array("curve") if array("curve") is not None else array("sweep")  # as version 0.1.0 calls it
         trajectory, exemplars, who = array("signature/trajectory"), array("exemplars"), array("who")
     who = np.arange(clients) if who is None else who
     p = 0 if proximity is None else len(proximity)
@@ -187,7 +188,7 @@ def _evidence(path: Path, clients: int) -> Evidence:
         None if proximity is None or p < 2 else proximity.astype(np.float64),
         None if links is None or not len(links) else links.astype(np.float64),
         None if cut is None else float(cut),
-        None if sweep is None or len(sweep) < 2 else sweep.astype(np.float64),
+        None if curve is None or len(curve) < 2 else curve.astype(np.float64),
         None if trajectory is None else trajectory.astype(np.float64),
         None if exemplars is None else exemplars.astype(np.int64),
         None if hopkins is None else float(hopkins),

@@ -119,7 +119,7 @@ def matrix(run: Run, tree: Dendrogram) -> Figure:
 
 def sweep(run: Run) -> Figure | None:
     """The score of every partition that was tried, and the one chosen."""
-    curve = run.evidence.sweep
+    curve = run.evidence.curve
     if curve is None:
         return None
     chosen = curve[curve[:, 3] == 1]
