@@ -128,8 +128,7 @@ class Result:
 
 def method_name(algorithm: Algorithm) -> str:
     """The name that a person types, or the class's for a method that is not registered."""
-    kind = type(algorithm)
-    return next((name for name, known in ALGORITHMS.items() if known is kind), kind.__name__)
+    return ALGORITHMS.name_of(type(algorithm)) or type(algorithm).__name__
 
 
 def _clusters(fed: Federation, state: State) -> dict[str, Any]:
