@@ -1,4 +1,4 @@
-"""Names whose objects are imported when they are first asked for: so a list of names costs nothing, whatever they bring.
+"""Names whose objects are imported when they are first asked for: a list of names costs nothing, whatever they bring.
 
 A place is written "module:name" and means what `from module import name` would bring.
 """
