@@ -1,6 +1,7 @@
 """The start of the program: what is imported before anything is done, and what a shell is offered on Tab."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,3 +106,12 @@ def test_no_part_of_the_house_hides_a_public_name() -> None:
     root = Path(umbel.__file__).parent
     assert not {path.stem for path in root.iterdir()} & set(umbel.__all__)
     assert callable(umbel.run)
+
+
+def test_a_process_that_is_told_names_knows_all_tasks() -> None:
+    """Methods register their tasks when they are imported: workers and nodes, who only hear a name, import them all."""
+    ask = "from umbel.algorithms import import_all; import_all(); import umbel; print(*sorted(umbel.TASKS))"
+    files = (Path(umbel.__file__).parent / "algorithms").glob("*.py")
+    own = {name for path in files for name in re.findall(r'register\(\w+\(\s*"(\w+)"', path.read_text())}
+    assert own
+    assert own <= set(python("-c", ask).split())
