@@ -99,5 +99,5 @@ def shown(value: Any) -> str:
     """A value in a sentence: as a recipe has it, and no longer than a line."""
     if isinstance(value, bool):
         return str(value).lower()
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

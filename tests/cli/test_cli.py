@@ -50,15 +50,15 @@ WRONG: dict[str, tuple[str, str]] = {
     "model": ("run fedavg --model lenet", "There is no model 'lenet'. Did you mean 'lenet5'?"),
     "engine": ("run fedavg --engine lop", "There is no engine 'lop'. Did you mean 'loop'?"),
     "device": ("run fedavg --device gpu", "must be 'auto' or 'cpu' or 'cuda'. Got 'gpu' instead."),
-    "setting": ("run solo --set rl=1", "There is no setting of solo named 'rl'. Known: batch, epochs, lr, momentum."),
+    "setting": ("run solo --set rl=1", "There is no setting of solo named 'rl'. Known: batch, epochs, lr, momentum, rows."),
     "setting without value": ("run fedprox --set mu", "A setting is written NAME=VALUE, as in --set mu=0.1. Got 'mu'"),
     "fraction": ("run fedavg --fraction 2", "must be greater than 0 and at most 1. Got 2.0 instead."),
     "rounds": ("run fedavg --rounds 0", "The 'rounds' of the run must be at least 1. Got 0 instead."),
     "clients": ("run fedavg --clients 0", "The 'clients' of the run must be at least 1. Got 0 instead."),
     "seed": ("run fedavg --seed -1", "must be at least 0 and less than 4294967296. Got -1 instead."),
-    "lr": ("run fedavg --lr -1", "The 'lr' of fedavg must be greater than 0. Got -1.0 instead."),
+    "lr": ("run fedavg --lr -1", "The 'lr' of local training must be greater than 0. Got -1.0 instead."),
     "momentum": ("run fedavg --set momentum=1", "at least 0 and less than 1. Got 1.0 instead."),
-    "batch": ("run fedavg --batch -1", "The 'batch' of fedavg must be at least 0. Got -1 instead."),
+    "batch": ("run fedavg --batch -1", "The 'batch' of local training must be at least 0. Got -1 instead."),
     "join": ("run fedavg --join x", "A join is written COUNT@ROUND, both at least 1, as in 20@50. Got 'x' instead."),
     "join of all": ("run fedavg --clients 4 --join 4@1", "At least one client must be there in every round."),
     "leave of all": ("run fedavg --clients 4 --leave 4@1", "nobody is there in round 1."),
@@ -203,7 +203,7 @@ def test_a_runs_recipe_runs_again_to_the_same_state(umbel: Umbel, tmp_path: Path
     assert digest(tmp_path / "a") == digest(tmp_path / "b") == digest(tmp_path / "c") != digest(tmp_path / "d")
     assert (tmp_path / "a" / "recipe.toml").read_bytes() == (tmp_path / "b" / "recipe.toml").read_bytes()
     params = json.loads((tmp_path / "a" / "result.json").read_text())["params"]
-    assert params == {"mu": 0.7, "lr": 0.05, "momentum": 0.5, "epochs": 1, "batch": 100}
+    assert params == {"mu": 0.7, "lr": 0.05, "momentum": 0.5, "epochs": 1, "batch": 100, "rows": "train"}
 
 
 def test_a_finished_run_says_so_and_stays_as_it_is(umbel: Umbel, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from umbel.cli import reproduce  # noqa: F401  isort: skip
 from umbel.cli import lists  # noqa: F401  isort: skip
 from umbel.cli.base import app, console, fail
 from umbel.errors import UmbelError
-from umbel.runs.result import versions
 
 
 @app.callback(invoke_without_command=True)
@@ -19,7 +18,13 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     if version:
-        console.print(f"umbel {versions()['umbel']}", highlight=False)
+        from importlib import metadata  # takes its time, and nobody else needs it
+
+        try:
+            number = metadata.version("umbel")
+        except metadata.PackageNotFoundError:
+            number = "not installed"
+        console.print(f"umbel {number}", highlight=False)
         raise typer.Exit
 
 

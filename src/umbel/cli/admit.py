@@ -7,8 +7,6 @@ import typer
 
 from umbel.cli.base import app, say
 from umbel.files import write_atomically
-from umbel.runs import newcomer
-from umbel.runs.checkpoint import to_bytes
 
 
 @app.command()
@@ -26,6 +24,9 @@ def admit(
 
     Example: umbel admit runs/pacfl-digits-rotation-4-s0 client.npz --fine-tune 5 --save model.safetensors
     """
+    from umbel.runs import newcomer  # brings torch
+    from umbel.runs.checkpoint import to_bytes
+
     placed = newcomer.admit(run, file, name, fine_tune)
     if placed.members:
         say(f"{placed.name} joins cluster {placed.cluster}, which has {placed.members} clients.")

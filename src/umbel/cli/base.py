@@ -9,7 +9,7 @@ from rich.markup import escape
 
 app = typer.Typer(
     help="Clustered federated learning: which clients belong together, and one model per group.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    no_args_is_help=True, pretty_exceptions_enable=False,
 )
 console = Console()
 

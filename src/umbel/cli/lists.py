@@ -1,26 +1,91 @@
-"""`umbel list`."""
+"""`umbel list`. What is listed is imported when it is asked for."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from umbel.algorithms import ALGORITHMS, Algorithm
+from umbel.algorithms import ALGORITHMS
 from umbel.cli.base import app, console
-from umbel.data import scenarios
-from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
-from umbel.nets.networks import MODELS
-from umbel.reproduce.table import Table as PaperTable
-from umbel.reproduce.table import load, names
-from umbel.runs.recipe import settable
+from umbel.nets import MODELS
+
+if TYPE_CHECKING:
+    from umbel.algorithms import Algorithm
+    from umbel.data.scenarios import Scenario
+    from umbel.reproduce.table import Table as PaperTable
+
+Listed = tuple[list[str], list[list[str]]]  # the headers, and a row for each name
+
+
+def _methods() -> Listed:
+    from umbel.runs.recipe import settable
+
+    def idea(kind: "type[Algorithm]") -> str:
+        """The sentence that its file opens with, without the name before the colon."""
+        first = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0].splitlines()[0]
+        return first.partition(": ")[2] or first
+
+    return ["method", "what it is", "settings"], [
+        [name, idea(kind), ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
+    ]
+
+
+def _data() -> Listed:
+    from umbel.data.sources import DATASETS
+
+    return ["data", "what it is", "training / test rows", "shape", "classes"], [
+        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), str(each.classes)]
+        for name, each in DATASETS.items()
+    ]
+
+
+def _scenarios() -> Listed:
+    from umbel.data.scenarios import SCENARIOS
+
+    def described(each: "Scenario") -> str:
+        parameters = ", ".join(f"{key}={value.default:g}" for key, value in each.parameters.items())
+        return f"{each.doc}[dim] ({parameters})" if parameters else each.doc
+
+    return ["scenario", "clients", "test rows", "what it is (parameters)"], [
+        [name, str(each.clients), each.test_mode, described(each)] for name, each in SCENARIOS.items()
+    ]
+
+
+def _models() -> Listed:
+    return ["model", "what it is"], [[name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()]
+
+
+def _recipes() -> Listed:
+    files = sorted(Path("recipes").glob("*.toml"))
+    if not files:
+        raise UmbelError("Recipes are looked for in the folder 'recipes', and there are none here.")
+    return ["recipe", "what it is"], [[str(path), path.read_text().split("\n")[0].lstrip("# ")] for path in files]
+
+
+def _tables() -> Listed:
+    from umbel.reproduce.papers import names
+    from umbel.reproduce.table import load
+
+    def row(table: "PaperTable") -> list[str]:
+        printed = sum(figure.value is not None for figure in table.printed.values())
+        return [table.name, table.title, str(len(table.cells)), str(printed) if printed else "none"]
+
+    return ["table", "what it is", "cells", "printed figures"], [row(load(name)) for name in names()]
+
+
+_LISTS: dict[str, Callable[[], Listed]] = {
+    "methods": _methods, "data": _data, "scenarios": _scenarios, "models": _models, "recipes": _recipes,
+    "tables": _tables,
+}
 
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(hidden=True)],
+    what: Annotated[str, typer.Argument(hidden=True, autocompletion=lambda: list(_LISTS))],
 ) -> None:
     """Show what there is. WHAT is methods, data, scenarios, models, recipes or tables."""
     if what not in _LISTS:
@@ -32,56 +97,3 @@ def list_(
     for row in rows:
         table.add_row(*row)
     console.print(table, highlight=False)
-
-
-def _methods() -> tuple[list[str], list[list[str]]]:
-    def idea(kind: type[Algorithm]) -> str:
-        """The sentence that its file opens with, without the name before the colon."""
-        first = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0].splitlines()[0]
-        return first.partition(": ")[2] or first
-
-    return ["method", "what it is", "settings"], [
-        [name, idea(kind), ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
-    ]
-
-
-def _data() -> tuple[list[str], list[list[str]]]:
-    return ["data", "what it is", "training / test rows", "shape", "classes"], [
-        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), str(each.classes)]
-        for name, each in DATASETS.items()
-    ]
-
-
-def _scenarios() -> tuple[list[str], list[list[str]]]:
-    def told(each: scenarios.Scenario) -> str:
-        parameters = ", ".join(f"{key}={value.default:g}" for key, value in each.parameters.items())
-        return f"{each.doc}[dim] ({parameters})" if parameters else each.doc
-
-    return ["scenario", "clients", "test rows", "what it is (parameters)"], [
-        [name, str(each.clients), each.test_mode, told(each)] for name, each in scenarios.SCENARIOS.items()
-    ]
-
-
-def _models() -> tuple[list[str], list[list[str]]]:
-    return ["model", "what it is"], [[name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()]
-
-
-def _recipes() -> tuple[list[str], list[list[str]]]:
-    found = sorted(Path("recipes").glob("*.toml"))
-    if not found:
-        raise UmbelError("Recipes are looked for in the folder 'recipes', and there are none here.")
-    return ["recipe", "what it is"], [[str(path), path.read_text().split("\n")[0].lstrip("# ")] for path in found]
-
-
-def _tables() -> tuple[list[str], list[list[str]]]:
-    def told(table: PaperTable) -> list[str]:
-        printed = sum(figure.value is not None for figure in table.printed.values())
-        return [table.name, table.title, str(len(table.cells)), str(printed) if printed else "none"]
-
-    return ["table", "what it is", "cells", "printed figures"], [told(load(name)) for name in names()]
-
-
-_LISTS = {
-    "recipes": _recipes, "tables": _tables, "methods": _methods, "data": _data, "scenarios": _scenarios,
-    "models": _models,
-}

@@ -1,6 +1,5 @@
 """`umbel report`."""
 
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +7,6 @@ import typer
 
 from umbel.cli.base import app, complain, say
 from umbel.errors import UmbelError
-from umbel.files import write_atomically
-from umbel.pages import load, page
 
 
 @app.command()
@@ -23,30 +20,29 @@ def report(
     """Explain finished runs in one HTML page that needs no network: tables, clusters, why, and for whom they pay.
 
     RUNS are run folders, or folders of `umbel compare`, which stand for the runs in them. One that cannot be reported
-    is told in a sentence; the page shows the others, and the exit code is 2.
+    is named in a sentence; the page shows the others, and the exit code is 2.
 
     Example: umbel report runs/fedavg-digits-rotation-4-s0 runs/flag-digits-rotation-4-s0 --out report.html
     """
-    found, wrong = [], []
+    from umbel.pages import load  # brings numpy and torch
+    from umbel.pages.write import write
+
+    finished, wrong = [], []
     for path in dict.fromkeys(inside for run in runs for inside in load.expand(run)):
         try:
-            found.append(load.load(path))
+            finished.append(load.load(path))
         except UmbelError as error:
             wrong.append(str(error))
     for sentence in wrong:
         complain(sentence)
-    if found:
-        target = out or (runs[0] if len(runs) == 1 else Path())
-        target = target / "report.html" if target.is_dir() else target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, page.write(found).encode())
+    if finished:
+        target, drawn = write(finished, out or (runs[0] if len(runs) == 1 else Path()), figures)
         say(f"Report: {target}")
         if figures is not None:
-            from umbel.pages import figures as paper  # matplotlib is an extra
-
-            drawn = paper.write(found, figures)
-            say(f"Figures: {len(drawn)} files in {figures}")
+            say(f"Figures: {drawn} files in {figures}")
         if show:
+            import webbrowser
+
             webbrowser.open(target.resolve().as_uri())
     if wrong:
         raise typer.Exit(2)

@@ -1,31 +1,29 @@
 """How the work of a federation is done. Algorithms never import from here."""
 
 from collections.abc import Callable
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-import torch
+from umbel.registry import Registry, attributes
 
-from umbel.data.clients import Population
-from umbel.engines.local import LocalEngine
-from umbel.engines.loop import LoopEngine
-from umbel.engines.simulator import Simulator
-from umbel.errors import UmbelError
-from umbel.federation.door import Federation
-from umbel.nets.model import Model
+if TYPE_CHECKING:
+    import torch
 
+    from umbel.data.clients import Population
+    from umbel.engines.local import LocalEngine
+    from umbel.engines.loop import LoopEngine
+    from umbel.engines.simulator import Simulator
+    from umbel.federation.door import Federation
+    from umbel.nets.model import Model
 
-def _flower(net: Model, population: Population, seed: int, device: torch.device) -> Federation:
-    """Flower's own simulation, imported when it is wanted: Flower is an extra."""
-    try:
-        ray = import_module("umbel.flower.ray")
-    except ModuleNotFoundError as error:
-        raise UmbelError(f"The engine 'flower' needs {error.name}: pip install 'umbel[flower]'.") from error
-    fed: Federation = ray.RayFlower(net, population, seed, device)
-    return fed
+ENGINES: "Registry[Callable[[Model, Population, int, torch.device], Federation]]" = Registry("engine", {
+    "simulator": "umbel.engines.simulator:Simulator",
+    "loop": "umbel.engines.loop:LoopEngine",
+    "flower": "umbel.flower.ray:RayFlower",
+}, extras={"flower": "flower"})
 
-
-ENGINES: dict[str, Callable[[Model, Population, int, torch.device], Federation]] = {
-    "simulator": Simulator, "loop": LoopEngine, "flower": _flower,
-}
+if not TYPE_CHECKING:  # to mypy a module's __getattr__ would make any name right
+    __getattr__, __dir__ = attributes(__name__, [
+        "umbel.engines.local:LocalEngine", "umbel.engines.loop:LoopEngine", "umbel.engines.simulator:Simulator",
+    ])
 
 __all__ = ["ENGINES", "LocalEngine", "LoopEngine", "Simulator"]

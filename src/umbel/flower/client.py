@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save
 
 from umbel import tree
+from umbel.algorithms import import_all
 from umbel.data.clients import IntArray, Pool, Population
 from umbel.engines.local import Diary, LocalClients, device_of
 from umbel.errors import UmbelError
@@ -138,6 +139,7 @@ def _done(site: Site, request: dict[str, Any], content: RecordDict) -> tuple[dic
         raise UmbelError(f"The name of a run is letters, digits, '.', '_' and '-'. Got '{shown(run)}' instead.")
     if request["fingerprint"] != fingerprint(site.net):
         raise UmbelError(f"The model of '{site.name}' is another than the server's.")
+    import_all()  # methods bring tasks of their own, and this node may never have heard of the server's method
     call = call_from(str(request["about"]), content)
     clients = LocalClients(site.people, seed, site.device)
     clients.diary = DiskDiary(site.memory / run, site.durable)

@@ -1,12 +1,12 @@
 """The networks that come with umbel, by name: ordinary modules. `umbel.nets.model.wrap` takes any other."""
 
-from collections.abc import Callable
 from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
+from umbel.nets import MODELS as MODELS  # kept apart from them, where its names cost no torch
 from umbel.ops import pooled_conv
 
 
@@ -91,8 +91,3 @@ def alexnet(shape: tuple[int, ...], classes: int) -> nn.Module:
     flat = 256 * ((height + 1) // 16) * ((width + 1) // 16)  # halved four times, the first time rounded up
     dense = [nn.Linear(flat, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, classes)]
     return nn.Sequential(*features, nn.Flatten(), *dense)
-
-
-MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-    "mlp": mlp, "lenet5": LeNet5, "resnet9": ResNet9, "alexnet": alexnet,
-}

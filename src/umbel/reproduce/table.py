@@ -5,11 +5,8 @@ setting, or a word that the paper's file defines. `flag beta=0.1` in the column 
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +14,11 @@ from typing import Any, NamedTuple
 from umbel.algorithms import ALGORITHMS
 from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError, unknown
+from umbel.reproduce.papers import COMMON, PAPERS, names, read
 from umbel.runs.compare import own_settings
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import read_toml
 
-PAPERS = ("comparative", "flag", "pacfl", "fedclust", "cflgt")
 READING = ("judge", "phase")  # what a word may say beside fields of an Experiment: how its runs are read
 
 
@@ -141,26 +138,13 @@ class Table:
         return Experiment(**choices, device=device, settings=settings)
 
 
-def names() -> list[str]:
-    """The names of all tables, as a person types them."""
-    return [f"{paper}/{table}" for paper in PAPERS for table in _read(paper) if table not in _COMMON]
-
-
 def load(name: str) -> Table:
     """A table by its name, PAPER/TABLE; PAPER may be a file of one's own, written as those in `papers/`."""
     paper, _, table = name.rpartition("/")
-    content = read_toml(Path(paper)) if paper.endswith(".toml") else _read(paper) if paper in PAPERS else {}
-    if table not in content or table in _COMMON:
-        raise unknown("table", name, [f"{paper}/{each}" for each in content if each not in _COMMON] or names())
+    content = read_toml(Path(paper)) if paper.endswith(".toml") else read(paper) if paper in PAPERS else {}
+    if table not in content or table in COMMON:
+        raise unknown("table", name, [f"{paper}/{each}" for each in content if each not in COMMON] or names())
     return _table(name, content, content[table])
-
-
-_COMMON = ("title", "over", "protocol", "words", "band", "why")  # of a paper; everything else in its file is a table
-
-
-@cache
-def _read(paper: str) -> dict[str, Any]:
-    return tomllib.loads((files("umbel.reproduce") / "papers" / f"{paper}.toml").read_text("utf-8"))
 
 
 def _table(name: str, paper: Mapping[str, Any], given: Mapping[str, Any]) -> Table:

@@ -1,0 +1,5 @@
+"""`python -m umbel`."""
+
+from umbel.cli import main
+
+main()

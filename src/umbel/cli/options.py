@@ -1,0 +1,54 @@
+"""Options that several commands have."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from umbel.cli import complete
+from umbel.nets import MODELS
+
+of_data = partial(typer.Option, rich_help_panel="Data")
+of_training = partial(typer.Option, rich_help_panel="Training")
+of_run = partial(typer.Option, rich_help_panel="Run")
+
+Data = Annotated[str | None, of_data(
+    autocompletion=complete.data, help="Data set; `umbel list data`. Default: digits.")]
+DataDir = Annotated[Path | None, of_data(envvar="UMBEL_DATA", help="Folder with data sets.")]
+Scenario = Annotated[str | None, of_data(
+    autocompletion=complete.scenarios,
+    help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: iid.")]
+Partition = Annotated[Path | None, of_data(help="A partition.npz of an earlier run, instead of drawing one.")]
+Clients = Annotated[int | None, of_data(help="How many clients; by default the scenario's own number.")]
+TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched or holdout.")]
+Shuffle = Annotated[bool | None, of_data("--shuffle", help="Shuffle clients: late ones come from all groups.")]
+Pooled = Annotated[bool | None, of_data("--pooled", help="One client per true group, with all its data.")]
+Join = Annotated[str | None, of_data(help="20@50: the last 20 clients appear at round 50.")]
+Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
+ModelName = Annotated[str | None, of_training(
+    "--model", autocompletion=complete.models,
+    help=f"{', '.join(MODELS)}. Default: mlp for digits, lenet5 for others.")]
+Normalise = Annotated[bool | None, of_training(help="Scale inputs by the data set's mean and std; not for mlp.")]
+Rounds = Annotated[int | None, of_training(help="Rounds, after a method's own pre-training. Default: 20.")]
+Fraction = Annotated[float | None, of_training(help="Share of the clients asked in a round. Default: 1.")]
+Epochs = Annotated[int | None, of_training(help="Local epochs in a round. Default: 10.")]
+Batch = Annotated[int | None, of_training(help="Rows in a local batch; 0 = all. Default: 10.")]
+Rate = Annotated[float | None, of_training("--lr", help="Local learning rate. Default: 0.01.")]
+Seed = Annotated[int | None, of_run(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
+Engine = Annotated[str | None, of_run(
+    autocompletion=complete.engines, help="simulator; loop, for debugging; flower, on Ray. Default: simulator.")]
+Device = Annotated[str | None, of_run(
+    autocompletion=complete.devices, help="auto, cpu or cuda. Default: auto.")]
+Precision = Annotated[str | None, of_run(
+    help="float32, or faster and coarser: tf32 (GPU), bf16. Default: float32.")]
+Workers = Annotated[int | None, of_run(min=1, help="Processes for long training on a CPU. Default: one a core.")]
+EvalEvery = Annotated[int | None, of_run(help="Test every so many rounds. Default: 1.")]
+AverageLast = Annotated[int | None, of_run(help="Average the cluster model's accuracy over the last rounds.")]
+Keep = Annotated[str | None, of_run(
+    help="Keep the last round's models, or the best round's by validation rows (with --set rows=fit). Default: last.")]
+FineTune = Annotated[int | None, of_training(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
+Setting = Annotated[list[str] | None, of_training(
+    "--set", metavar="NAME=VALUE", help="A setting of the method; may be given several times.")]
+Out = Annotated[Path | None, of_run(help="The run folder. Default: a new one under runs/.")]
+Quiet = Annotated[bool, of_run("--quiet", "-q", help="Only the result.")]

@@ -1,0 +1,137 @@
+"""What `umbel run` and `umbel compare` do."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from umbel.cli.base import console, cores, fail, say
+from umbel.errors import UmbelError
+from umbel.runs import compare as comparison
+from umbel.runs import screen
+from umbel.runs.checkpoint import read_json
+from umbel.runs.experiment import Experiment
+from umbel.runs.session import Session, same_recipe
+
+
+def run(*, method: str | None, setting: list[str] | None, epochs: int | None, batch: int | None, lr: float | None,
+        data_dir: Path | None, workers: int | None, out: Path | None, resume: bool, quiet: bool,
+        **choices: Any) -> None:
+    """Start a run or go on with one. `choices` are fields of an Experiment, None where nothing was typed."""
+    options = _typed(choices)
+    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
+    experiment = None if method is None else _experiment(method, options, settings)
+    if experiment is None and not (resume and out):
+        raise UmbelError("Say which method to run, as in `umbel run fedavg`, or give --resume and --out.")
+    if experiment is None and (set(options) - {"rounds"} or settings):
+        raise UmbelError("With --resume and no method the folder's own recipe holds, all but --rounds. Leave the other"
+                         " options out.")
+    if resume:
+        folder = _to_resume(experiment, out)
+        more = options.get("rounds") if experiment is None else None
+        if (folder / "result.json").exists() and more in (None, same_recipe(folder, experiment).rounds):
+            say(f"This run is finished already: {folder}")
+            return _show(read_json(folder / "result.json"), folder)
+        session = Session.resume(folder, experiment, data_dir, more, workers or cores())
+    else:
+        assert experiment is not None
+        session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir, workers or cores())
+    again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
+    again += ["--data-dir", str(data_dir)] if data_dir else []
+    _play(session, session.algorithm.name, quiet, f"Go on with: {shlex.join(again)}")
+    _show(read_json(session.folder.path / "result.json"), session.folder.path)
+
+
+def compare(*, methods: list[str], seeds: int, setting: list[str] | None, epochs: int | None, batch: int | None,
+            lr: float | None, data_dir: Path | None, workers: int | None, out: Path | None, quiet: bool,
+            **choices: Any) -> None:
+    """Run the methods, as far as they were not run, and show the table. `choices` are fields of an Experiment."""
+    common = Experiment(**_typed(choices))
+    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
+    plan = comparison.experiments(methods, common, settings, seeds)
+    folder = out or _free_folder(f"compare-{_name(common, method=False)}")
+    again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
+    width = max(map(len, methods))
+    for session in comparison.sessions(plan, folder, data_dir, workers or cores()):
+        _play(session, f"{session.algorithm.name:{width}} seed {session.fed.seed}", quiet, again)
+    lines = comparison.table(folder, plan)
+    comparison.write(folder, lines)
+    resolved = plan[0].resolved()
+    data_name = [resolved.data] if resolved.data else []
+    title = [*data_name, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"]
+    console.print()
+    console.print(screen.compare_table(lines, ", ".join(title)))
+    say(f"Runs, compare.json and compare.csv: {folder}")
+
+
+def _typed(choices: dict[str, Any]) -> dict[str, Any]:
+    """The options that were typed, as an Experiment takes them."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()
+            if value is not None}
+
+
+def _settings(pairs: list[str] | None, **shortcuts: Any) -> dict[str, Any]:
+    settings = {name: value for name, value in shortcuts.items() if value is not None}
+    for pair in pairs or []:
+        name, sign, value = pair.partition("=")
+        if not (name and sign):
+            raise UmbelError(f"A setting is written NAME=VALUE, as in --set mu=0.1. Got '{pair}' instead.")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _experiment(method: str, options: dict[str, Any], settings: dict[str, Any]) -> Experiment:
+    if method.endswith(".toml"):
+        return Experiment.from_toml(Path(method), **options, settings=settings)
+    return Experiment(method=method, **options, settings=settings)
+
+
+def _name(experiment: Experiment, method: bool = True) -> str:
+    """`fedavg-digits-rotation-4-s0`; the same experiment has the same name."""
+    resolved = experiment.resolved()
+    parts = [resolved.method] if method else []
+    parts += [resolved.data] if resolved.data else []
+    return re.sub(r"[^\w.-]+", "_", "-".join([*parts, resolved.scenario, f"s{resolved.seed}"]))
+
+
+def _folders(name: str) -> list[Path]:
+    """runs/NAME, runs/NAME-2 ... as far as they are there."""
+    numbered = [Path("runs") / (name if k == 1 else f"{name}-{k}") for k in range(1, 10_000)]
+    return [path for path in numbered if path.exists()]
+
+
+def _free_folder(name: str) -> Path:
+    taken = set(_folders(name))
+    return next(path for k in range(1, 10_000)
+                if (path := Path("runs") / (name if k == 1 else f"{name}-{k}")) not in taken)
+
+
+def _to_resume(experiment: Experiment | None, out: Path | None) -> Path:
+    if out is not None:
+        return out
+    assert experiment is not None
+    name = _name(experiment)
+    unfinished = [path for path in _folders(name) if not (path / "result.json").exists()]
+    if not unfinished:
+        raise UmbelError(f"There is no unfinished run named {name} under runs/ to resume: name its folder with --out.")
+    return unfinished[-1]
+
+
+def _play(session: Session, name: str, quiet: bool, again: str) -> None:
+    """Run a session to its end; Ctrl-C keeps the checkpoint and says how to go on."""
+    try:
+        for _ in screen.follow(session, console, name, quiet):
+            pass
+        session.finish()
+    except KeyboardInterrupt:
+        session.fed.close()
+        done = session.saved.round + 1 if session.saved else 0
+        fail(f"Interrupted after {done} of {session.total} rounds. {again}", 130)
+
+
+def _show(info: dict[str, Any], folder: Path) -> None:
+    console.print()
+    console.print(screen.result_table(info))
+    for line in screen.result_lines(info):
+        console.print(line, highlight=False)
+    say(f"Run folder: {folder}")

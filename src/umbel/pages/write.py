@@ -1,0 +1,46 @@
+"""Run folders in, a page out."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from umbel.errors import UmbelError
+from umbel.files import write_atomically
+from umbel.pages import load, page
+from umbel.runs.result import Result
+
+Source = str | Path | Result
+
+
+def report(runs: Source | Sequence[Source], out: str | Path | None = None, figures: str | Path | None = None) -> Path:
+    """Explain finished runs in one HTML page that needs no network; returns where it lies.
+
+    `runs` are run folders, folders of a comparison, or results in memory. The page is written to `out`, a file or a
+    folder; by default to report.html in the run's folder where it is one, else here. `figures` is a folder for figures
+    of a paper, as PNG and SVG.
+    """
+    sources = [runs] if isinstance(runs, str | Path | Result) else list(runs)
+    with tempfile.TemporaryDirectory() as place:
+        folders = [_folder(each, Path(place) / str(k)) for k, each in enumerate(sources)]
+        loaded = [load.load(path) for path in dict.fromkeys(inside for run in folders for inside in load.expand(run))]
+        if not loaded:
+            raise UmbelError("A report needs at least one run.")
+        lone = len(sources) == 1 and not isinstance(sources[0], Result)
+        target = Path(out) if out is not None else folders[0] if lone else Path()
+        return write(loaded, target, None if figures is None else Path(figures))[0]
+
+
+def _folder(source: Source, place: Path) -> Path:
+    return source.save(place) if isinstance(source, Result) else Path(source)
+
+
+def write(runs: Sequence[load.Run], target: Path, figures: Path | None = None) -> tuple[Path, int]:
+    """The page in a file or in a folder, and perhaps figures; where it lies, and how many figures were drawn."""
+    target = target / "report.html" if target.is_dir() else target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, page.write(list(runs)).encode())
+    if figures is None:
+        return target, 0
+    from umbel.pages import figures as paper  # matplotlib is an extra
+
+    return target, len(paper.write(list(runs), figures))

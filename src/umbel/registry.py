@@ -1,0 +1,93 @@
+"""Names whose objects are imported when they are first asked for: a list of names costs nothing, whatever they bring.
+
+A place is written "module:name" and means what `from module import name` would bring.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from umbel.errors import UmbelError, unknown
+
+Thing = TypeVar("Thing")
+
+
+def imported(place: str) -> Any:
+    """What is at "module:name"; the name may be a submodule's."""
+    module, _, name = place.partition(":")
+    return getattr(__import__(module, fromlist=[name]), name)
+
+
+class Registry(MutableMapping[str, Thing]):
+    """Things by the name that a person types, each itself or the place it is imported from when first asked for.
+
+    To list the names, or to ask whether there is one, imports nothing. `kind` is what the things are called in
+    sentences; `extras` says for some names which extra of umbel they need.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Thing | str],
+                 extras: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+        self._extras = extras
+
+    def find(self, name: str) -> Thing:
+        """The thing of this name; for a name that is not there, the sentence that says so."""
+        if name not in self:
+            raise unknown(self.kind, name, self)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Thing:
+        entry = self._entries[name]
+        if isinstance(entry, str):
+            entry = self._entries[name] = self._imported(name, entry)
+        return entry
+
+    def _imported(self, name: str, place: str) -> Thing:
+        try:
+            thing: Thing = imported(place)
+        except ModuleNotFoundError as error:
+            if name not in self._extras:
+                raise
+            advice = f"pip install 'umbel[{self._extras[name]}]'"
+            raise UmbelError(f"The {self.kind} '{name}' needs {error.name}: {advice}.") from error
+        return thing
+
+    def __setitem__(self, name: str, thing: Thing | str) -> None:
+        self._entries[name] = thing
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __contains__(self, name: object) -> bool:  # a mapping's own would import
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<Registry of {len(self)}, by {self.kind}: {', '.join(self)}>"
+
+
+def attributes(package: str, places: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package (PEP 562) whose names are imported from these places."""
+    by_name = {place.partition(":")[2]: place for place in places}
+
+    def getattribute(name: str) -> Any:
+        if name not in by_name:
+            near = get_close_matches(name, by_name, n=1)
+            hint = f". Did you mean '{near[0]}'?" if near else ""
+            raise AttributeError(f"module '{package}' has no attribute '{name}'{hint}")
+        thing = imported(by_name[name])
+        setattr(sys.modules[package], name, thing)  # the next time Python finds it by itself
+        return thing
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *by_name})
+
+    return getattribute, names
