@@ -10,7 +10,7 @@ from umbel.algorithms import FedAvg
 from umbel.data.clients import Work, batches
 from umbel.engines.steps import widths
 from umbel.errors import UmbelError
-from umbel.nets.model import wrap
+from umbel.nets.wrap import wrap
 
 
 def test_widths_of_twenty():

@@ -11,14 +11,14 @@ from helpers import LOCAL, SEED, TRUTH, gap, play, tiny_model, tiny_population
 from umbel import tree
 from umbel.algorithms import FedAvg, FedProx, Oracle, Solo
 from umbel.engines import Simulator, simulator
-from umbel.engines.worker import receive, send
+from umbel.engines.codec import receive, send
 from umbel.federation.door import Cohort
-from umbel.nets import model as models
+from umbel.nets.wrap import build
 
 
 def engine(workers, net=None):
     """One client at a time, however small the model is."""
-    made = Simulator(net or models.build("mlp", (1, 3, 3), 3), tiny_population(), SEED, vectorise=False)
+    made = Simulator(net or build("mlp", (1, 3, 3), 3), tiny_population(), SEED, vectorise=False)
     made.workers = workers
     return made
 

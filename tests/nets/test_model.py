@@ -4,7 +4,8 @@ from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, relu
 
 from umbel.errors import UmbelError
-from umbel.nets.model import Batch, build, wrap
+from umbel.nets.model import Batch
+from umbel.nets.wrap import build, wrap
 
 
 @pytest.mark.parametrize(

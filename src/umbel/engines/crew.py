@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from umbel import tree
+from umbel.engines.codec import receive, send
 from umbel.engines.local import LocalClients
-from umbel.engines.worker import receive, send, write_clients
+from umbel.engines.on_disk import write_clients
 from umbel.federation.door import Answered, Call
 from umbel.federation.tasks import Loop
 from umbel.nets.model import Model

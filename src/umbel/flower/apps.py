@@ -25,8 +25,8 @@ from umbel.federation.tasks import Task
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.server import Clock, FlowerFederation, Patience, log
 from umbel.flower.wire import fingerprint
-from umbel.nets import model as models
 from umbel.nets.model import Model
+from umbel.nets.wrap import build
 from umbel.runs import screen
 from umbel.runs.checkpoint import RunFolder, read_json, write_json
 from umbel.runs.experiment import Experiment
@@ -88,7 +88,7 @@ def model_of(config: Mapping[str, Any]) -> Model:
         shape = tuple(int(side) for side in str(config["shape"]).split("x"))
     except ValueError:
         raise UmbelError(f"A shape is written as in 1x28x28. Got '{config['shape']}' instead.") from None
-    return models.build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
+    return build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from umbel.nets import model as models
 from umbel.algorithms import ALGORITHMS, Algorithm, Local
 from umbel.algorithms.base import choice, number
 from umbel.data import scenarios, sources
@@ -22,8 +21,9 @@ from umbel.engines import ENGINES
 from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
-from umbel.nets.model import Model
+from umbel.nets.model import PRECISIONS, Model
 from umbel.nets.networks import MODELS
+from umbel.nets.wrap import build, wrap
 from umbel.runs.recipe import check, read_toml, settings_of, to_toml, typed
 from umbel.seeds import generator
 
@@ -54,7 +54,7 @@ class Experiment:
     seed: int = number(0, ge=0, lt=2**32)
     engine: str = "simulator"
     device: str = choice("auto", "auto", "cpu", "cuda")
-    precision: str = choice("float32", *models.PRECISIONS)
+    precision: str = choice("float32", *PRECISIONS)
     eval_every: int = number(1, ge=1)
     average_last: int = number(1, ge=1)  # rounds over which the cluster model's accuracy is averaged
     fine_tune: int | None = number(None, ge=0)  # epochs; as many as a round's unless given; 0 = leave it out
@@ -227,8 +227,8 @@ def _simulate(data: str | Dataset | Population, scenario: str, clients: int | No
     if isinstance(data, Dataset):
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
         data = realise(plan, data)
-    if precision not in models.PRECISIONS:
-        raise unknown("precision", precision, models.PRECISIONS)
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
     fed = _federation(_network(model or "mlp", data, RAW, precision), data, seed, engine, device)
     fed.plan = plan
     fed.setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": fed.net.name, "seed": seed,
@@ -239,9 +239,9 @@ def _simulate(data: str | Dataset | Population, scenario: str, clients: int | No
 def _network(network: Network, people: Population, normalisation: Normalisation, precision: str) -> Model:
     mean, std = normalisation
     if isinstance(network, str):
-        net = models.build(network, people.shape, people.classes, mean, std)
+        net = build(network, people.shape, people.classes, mean, std)
     else:
-        net = models.wrap(network, people.shape, people.classes, mean=mean, std=std)
+        net = wrap(network, people.shape, people.classes, mean=mean, std=std)
     return replace(net, precision=precision)
 
 
