@@ -25,7 +25,6 @@ from umbel.engines.on_disk import write_clients
 from umbel.federation.door import Answered, Call
 from umbel.federation.tasks import Loop
 from umbel.nets.model import Model
-from umbel.nets.networks import MODELS
 from umbel.tree import Tree
 
 AHEAD = 2  # jobs of a worker: it finds the next one in its pipe when it has answered the last
@@ -34,7 +33,7 @@ PIPE = 2**20  # bytes: a model passes in a few pieces, where the system allows i
 
 def can_leave_home(net: Model, task: Loop) -> bool:
     """Whether another process can build the model and look up the task by their names alone."""
-    return net.name in MODELS and task.begin.__module__.startswith("umbel.")
+    return net.registered and task.begin.__module__.startswith("umbel.")
 
 
 class Worker:

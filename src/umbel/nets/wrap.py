@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -86,4 +87,5 @@ def build(
     """A registered model for inputs of `shape`."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
-    return wrap(lambda: MODELS[name](shape, classes), shape, classes, name=name, mean=mean, std=std)
+    model = wrap(lambda: MODELS[name](shape, classes), shape, classes, name=name, mean=mean, std=std)
+    return replace(model, recordable=True, registered=True)
