@@ -44,7 +44,7 @@ def test_workers_change_no_bit(method):
 
 
 def test_workers_end_with_their_engine():
-    """Processes and the folder that told them about the clients are gone."""
+    """Processes are ended, and the folder that they read the clients from is removed."""
     fed = engine(2)
     play(FedAvg(LOCAL), fed, rounds=1)
     crew = fed.crews[0]
@@ -57,7 +57,7 @@ def test_workers_end_with_their_engine():
     fed.close()
 
 
-def test_a_worker_that_dies_is_told():
+def test_a_worker_that_dies_is_an_error():
     """A killed worker is an error, not a wait for ever."""
     fed = engine(1 + 1)
     play(FedAvg(LOCAL), fed, rounds=1)
@@ -93,9 +93,9 @@ def test_what_is_sent_arrives():
     send(pipe, {"round": 3}, values)
     assert pipe.tell() < 2 * model.nbytes + 600
     pipe.seek(0)
-    header, found = receive(pipe)
+    header, received = receive(pipe)
     assert header == {"round": 3}
-    sent, arrived = tree.named(values), tree.named(found)
+    sent, arrived = tree.named(values), tree.named(received)
     assert list(sent) == list(arrived)
     assert all(torch.equal(sent[name], arrived[name]) and sent[name].dtype == arrived[name].dtype for name in sent)
     assert receive(pipe) is None

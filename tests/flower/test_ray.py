@@ -55,7 +55,7 @@ def test_an_engine_that_is_not_used_starts_nothing():
     fed = ENGINES["flower"](build("mlp", (1, 3, 3), 3), tiny_population(), 0, torch.device("cpu"))
     assert fed.online.all()
     folder = fed.folder
-    assert (folder / "told.json").exists()
+    assert (folder / "facts.json").exists()
     fed.close()
     assert not folder.exists()
 

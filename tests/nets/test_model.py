@@ -130,7 +130,7 @@ def test_the_head_is_found_or_named():
         wrap(make, (1, 2, 2), 3)
 
 
-def test_a_model_that_does_not_fit_its_input_is_told_at_once():
+def test_a_model_that_does_not_fit_its_input_is_refused_at_once():
     """One sentence, not a traceback from inside a round."""
     with pytest.raises(UmbelError, match=r"does not take inputs of shape \(1, 3, 3\)"):
         wrap(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 3, 3), 2)

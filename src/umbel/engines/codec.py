@@ -17,8 +17,8 @@ def send(pipe: IO[bytes], header: dict[str, Any], values: Tree) -> None:
     leaves = {name: leaf.contiguous() for name, leaf in tree.named(values).items()}
     first: dict[tuple[int, int, torch.dtype], str] = {}
     same = {name: first.setdefault((leaf.data_ptr(), leaf.nbytes, leaf.dtype), name) for name, leaf in leaves.items()}
-    told = {name: [same[name], str(leaf.dtype), list(leaf.shape)] for name, leaf in leaves.items()}
-    pipe.write(json.dumps(header | {"leaves": told}).encode() + b"\n")
+    described = {name: [same[name], str(leaf.dtype), list(leaf.shape)] for name, leaf in leaves.items()}
+    pipe.write(json.dumps(header | {"leaves": described}).encode() + b"\n")
     for name, leaf in leaves.items():
         if same[name] == name and leaf.numel():
             pipe.write(_bytes(leaf))

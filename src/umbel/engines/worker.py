@@ -27,7 +27,7 @@ def main(folder: str) -> None:
     shared: Tree = {}
     while (job := receive(sys.stdin.buffer)) is not None:
         header, values = job
-        shared = shared if header["told"] else values.get("shared", {})
+        shared = shared if header["has_shared"] else values.get("shared", {})
         i, name = header["client"], clients.population.names[header["client"]]
         cohort = Cohort(torch.tensor([i]), header["round"], header["phase"])
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in header["options"].items()}

@@ -22,7 +22,10 @@ def wrap(
     mean: tuple[float, ...] = (0.0,),
     std: tuple[float, ...] = (1.0,),
 ) -> Model:
-    """Make a `Model` of any `nn.Module`, or of a function that builds one; its classifier is found or named."""
+    """Make a `Model` of any `nn.Module`, or of a function that builds one.
+
+    Its classifier is the layer `head`, or the last linear one with as many outputs as there are classes.
+    """
     make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -62,14 +65,14 @@ def _find_head(name: str, module: nn.Module, classes: int, head: str | None) -> 
     fitting = [path for path, layer in linear.items() if layer.out_features == classes]
     if not fitting:
         raise UmbelError(
-            f"The model '{name}' must end in a linear layer with {classes} outputs, one for each class. Found none:"
+            f"The model '{name}' must end in a linear layer with {classes} outputs, one for each class. There is none:"
             " name its classifier layer with head=..."
         )
     return fitting[-1]
 
 
 def _try_once(model: Model) -> None:
-    """One forward pass of one zero input, so that a misfit is told here and not inside a round."""
+    """One forward pass of one zero input, so that a misfit is refused here and not inside a round."""
     try:
         out = model.logits(dict(model.module.named_parameters()), torch.zeros(1, *model.shape))
     except RuntimeError as error:
