@@ -36,7 +36,11 @@ def _dense(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _unfused(forward: Any, *args: Any) -> Any:
-    """A recurrent layer step by step: oneDNN's and cuDNN's whole layers have no rule for vmap, their parts have one."""
+    """A recurrent layer step by step: oneDNN's and cuDNN's whole layers have no rule for vmap.
+
+    On a CPU torch has one for every operation of a step. On a GPU it computes the cell of an LSTM or GRU client by
+    client, and warns of that itself; with cuDNN it would refuse.
+    """
     with _without(torch.backends.mkldnn), _without(torch.backends.cudnn):
         return forward(*args)
 
