@@ -20,7 +20,8 @@ from umbel.algorithms import FedAvg, Local
 from umbel.data.clients import Pool, Population
 from umbel.engines import LoopEngine, Simulator, simulator
 from umbel.federation.door import Cohort, Federation, one_thread
-from umbel.nets import model as models
+from umbel.nets.model import Model
+from umbel.nets.wrap import build
 
 WORK = {"mlp": ((1, 8, 8), (1, 14, 14), (1, 28, 28)), "lenet5": ((1, 28, 28), (3, 32, 32))}
 LOCAL = Local(epochs=1)
@@ -34,7 +35,7 @@ def population(shape: tuple[int, ...], clients: int, rows: int) -> Population:
     return Population(Pool(x, y), train, [held[:1] for held in train], np.zeros(clients, dtype=np.int64), 10)
 
 
-def plain(net: models.Model, people: Population) -> None:
+def plain(net: Model, people: Population) -> None:
     x, y = torch.from_numpy(people.pool.x).float() / 255, torch.from_numpy(people.pool.y)
     with one_thread():
         for held in people.train:
@@ -74,7 +75,7 @@ def main(
         table.add_column(column, justify="left" if column in ("model", "engine") else "right")
     for name, shapes in WORK.items():
         for shape in shapes:
-            net, people = models.build(name, shape, 10), population(shape, clients, rows)
+            net, people = build(name, shape, 10), population(shape, clients, rows)
             engines = {
                 "loop": LoopEngine(net, people),
                 "one by one": Simulator(net, people, vectorise=False),

@@ -28,8 +28,8 @@ from umbel.algorithms import FedAvg
 from umbel.clustering.proximity import smallest_angle, symmetric
 from umbel.engines import LoopEngine, Simulator
 from umbel.federation.door import Cohort, Federation
-from umbel.nets import model as models
-from umbel.nets.model import Batch
+from umbel.nets.model import PRECISIONS, Batch, Model
+from umbel.nets.wrap import build
 from umbel.tree import Ragged, Stack
 
 ROWS = 500
@@ -63,7 +63,7 @@ def only_steps(fed: Simulator) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
-def operations(net: models.Model) -> int:
+def operations(net: Model) -> int:
     """Of one row, forwards and backwards."""
     with FlopCounterMode(display=False) as counter:
         net.gradient(net.init(0), Batch(torch.rand(1, *net.shape), torch.zeros(1, dtype=torch.int64)))
@@ -117,7 +117,7 @@ def main(
     if not torch.cuda.is_available():
         raise SystemExit("This benchmark needs a GPU that torch can use.")
     out = Path(os.environ.get("OUT", "."))
-    rates = {precision: rate(precision) for precision in models.PRECISIONS}
+    rates = {precision: rate(precision) for precision in PRECISIONS}
     table = Table(title=f"One epoch of K clients × {ROWS} rows, batch 10, {torch.cuda.get_device_name()}, torch"
                   f" {torch.__version__}, median of {repeats} rounds")
     for column in ("model", "K", "precision", "round (ms)", "spread", "steps (ms)", "first (s)", "loop (ms)", "ratio",
@@ -126,7 +126,7 @@ def main(
     lines: list[dict[str, Any]] = []
     to_profile: dict[Path, Simulator] = {}
     for name, shape, clients, precisions in WORK:
-        net, people = models.build(name, shape, 10), population(shape, clients, ROWS)
+        net, people = build(name, shape, 10), population(shape, clients, ROWS)
         reference = one_round(LoopEngine(net, people))[0] if clients <= 20 else None
         slow = one_round(LoopEngine(net, people, device="cuda"))[1] if clients <= 20 else None
         for precision in precisions:

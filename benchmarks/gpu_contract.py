@@ -31,8 +31,8 @@ from umbel.clustering import proximity
 from umbel.data.clients import Pool, Population
 from umbel.engines import LocalEngine, LoopEngine, Simulator
 from umbel.federation import ledger
-from umbel.nets import model as models
 from umbel.nets.model import Batch
+from umbel.nets.wrap import build
 from umbel.ops import dense_triton, loss, pooled
 from umbel.runs.checkpoint import RunFolder
 from umbel.runs.run import rounds
@@ -92,7 +92,7 @@ def gradients_agree(network: str) -> None:
     x, y = torch.rand(2, 10, 3, 32, 32, dtype=torch.float64), torch.arange(20).view(2, 10) % 10
 
     def found(device: str) -> tree.Tree:
-        net = models.build(network, (3, 32, 32), 10).to(torch.device(device)).vectorised()
+        net = build(network, (3, 32, 32), 10).to(torch.device(device)).vectorised()
         params = tree.each(lambda leaf: leaf.double().to(device), tree.stack([net.init(0), net.init(1)]))
         return torch.vmap(lambda *one: net.gradient(one[0], Batch(*one[1:])))(params, x.to(device), y.to(device))
 
@@ -170,7 +170,7 @@ def unequal(shape: tuple[int, ...]) -> Population:
 
 
 def with_network(name: str, network: str, shape: tuple[int, ...]) -> float:
-    net, people = models.build(network, shape, 10, (0.5,), (0.5,)), unequal(shape)
+    net, people = build(network, shape, 10, (0.5,), (0.5,)), unequal(shape)
     local, truth = Local(lr=0.01, momentum=0.5, epochs=1, batch=10), tuple(people.truth.tolist())
     reference, other = LoopEngine(net, people, SEED), Simulator(net, people, SEED, "cuda")
     a, b = (play(ALL[name].make(local, truth), fed, rounds=1) for fed in (reference, other))

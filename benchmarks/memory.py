@@ -20,7 +20,7 @@ from engines import population
 
 from umbel.algorithms import FLAG, FedAvg, Local
 from umbel.engines import Simulator
-from umbel.nets import model as models
+from umbel.nets.wrap import build
 from umbel.runs.run import rounds as rounds_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -40,7 +40,7 @@ def main(rounds: Annotated[int, typer.Option(help="Rounds of each run, at least 
     local, found = Local(epochs=1), {}
     methods = {"fedavg": FedAvg(local=local), "flag": FLAG(gradient_epochs=1, cut="gap", local=local)}
     for name, algorithm in methods.items():
-        fed = Simulator(models.build("mlp", (1, 28, 28), 10), population((1, 28, 28), 50, 100))
+        fed = Simulator(build("mlp", (1, 28, 28), 10), population((1, 28, 28), 50, 100))
         held = [resident() for _ in rounds_of(algorithm, fed, rounds=rounds)]
         grown = statistics.median(held[-10:]) - statistics.median(held[10:20])
         found[name] = {"resident_mb": [round(value, 1) for value in held], "grown_mb": round(grown, 1)}

@@ -13,7 +13,7 @@ from engines import LOCAL, population
 from umbel.algorithms import FedAvg
 from umbel.engines import ENGINES, simulator
 from umbel.federation.door import Cohort
-from umbel.nets import model as models
+from umbel.nets.wrap import build
 
 sys.path.append(str(Path(__file__).parent / "peers"))
 from work import asked, tell
@@ -21,7 +21,7 @@ from work import asked, tell
 if __name__ == "__main__":
     job = asked()
     simulator.WORTH = 0.0  # as in a run of many rounds, which pays for the start of its workers
-    net = models.build(job["model"], tuple(job["shape"]), 10)
+    net = build(job["model"], tuple(job["shape"]), 10)
     fed = ENGINES[job["engine"]](net, population(tuple(job["shape"]), job["clients"], job["rows"]))
     fed.workers = job["workers"]
     torch.set_num_threads(max(1, job["workers"]))

@@ -37,7 +37,8 @@ from umbel.algorithms import (
 from umbel.data.clients import Pool, Population
 from umbel.engines import LoopEngine, Simulator
 from umbel.federation.door import Answered, Call, Cohort, Federation, NobodyAnswered, Silent
-from umbel.nets.model import Model, wrap
+from umbel.nets.model import Model
+from umbel.nets.wrap import wrap
 from umbel.tree import Params
 
 CLASSES, SHAPE, SEED = 3, (1, 3, 3), 5

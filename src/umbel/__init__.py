@@ -48,7 +48,8 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
     from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
     from umbel.fields import choice, number
     from umbel.nets import MODELS
-    from umbel.nets.model import Model, wrap
+    from umbel.nets.model import Model
+    from umbel.nets.wrap import wrap
     from umbel.pages.write import report
     from umbel.runs.compare import Comparison, compare
     from umbel.runs.experiment import Experiment
@@ -96,7 +97,8 @@ _HOMES = {
     "umbel.federation.tasks": "TASKS Client Leaf Loop Plain Reply Rows UpTo register",
     "umbel.fields": "choice number",
     "umbel.nets": "MODELS",
-    "umbel.nets.model": "Model wrap",
+    "umbel.nets.model": "Model",
+    "umbel.nets.wrap": "wrap",
     "umbel.pages.write": "report",
     "umbel.runs.compare": "Comparison compare",
     "umbel.runs.experiment": "Experiment",

@@ -50,7 +50,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "model": ("run fedavg --model lenet", "There is no model 'lenet'. Did you mean 'lenet5'?"),
     "engine": ("run fedavg --engine lop", "There is no engine 'lop'. Did you mean 'loop'?"),
     "device": ("run fedavg --device gpu", "must be 'auto' or 'cpu' or 'cuda'. Got 'gpu' instead."),
-    "setting": ("run solo --set rl=1", "There is no setting of solo named 'rl'. Known: batch, epochs, lr, momentum, rows."),
+    "setting": ("run solo --set rl=1", "There is no setting of solo named 'rl'. Known: batch, epochs, lr, momentum,"),
     "setting without value": ("run fedprox --set mu", "A setting is written NAME=VALUE, as in --set mu=0.1. Got 'mu'"),
     "fraction": ("run fedavg --fraction 2", "must be greater than 0 and at most 1. Got 2.0 instead."),
     "rounds": ("run fedavg --rounds 0", "The 'rounds' of the run must be at least 1. Got 0 instead."),

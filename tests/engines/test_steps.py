@@ -10,7 +10,7 @@ from umbel.algorithms import FedAvg
 from umbel.data.clients import Work, batches
 from umbel.engines.steps import widths
 from umbel.errors import UmbelError
-from umbel.nets.model import wrap
+from umbel.nets.wrap import wrap
 
 
 def test_widths_of_twenty():
@@ -59,7 +59,7 @@ class Moody(nn.Module):
         return y
 
 
-def test_a_model_that_cannot_be_vectorised_is_told_so():
+def test_a_model_that_cannot_be_vectorised_is_refused():
     """One sentence that names the model and the loop engine; no silent way out."""
     fed = vectorised(wrap(Moody, (1, 3, 3), 3, name="moody"), tiny_population(), SEED)
     with pytest.raises(UmbelError, match=r"'moody' cannot be vectorised over clients.*--engine loop"):

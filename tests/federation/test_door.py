@@ -128,7 +128,7 @@ def test_batches_gathered_together_are_the_rows_of_the_plan(monkeypatch):
     clients = fed_of("loop").clients
     plan = clients.plan(0, Cohort(torch.tensor([0]), 0), Work(epochs=3, batch=4))
     for at_once in (1, 40, 10**9):
-        monkeypatch.setattr(local, "AT_ONCE", at_once)
+        monkeypatch.setattr(local, "PIXELS_AT_ONCE", at_once)
         for rows, batch in zip(plan, clients.batches(plan), strict=True):
             x, y = clients.gather(rows[rows >= 0])
             assert torch.equal(batch.x, x)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import umbel
 from umbel.engines import ENGINES
 from umbel.errors import UmbelError
-from umbel.nets import model as models
+from umbel.nets.wrap import build
 
 
 def umbel_run(out, *arguments):
@@ -47,15 +47,15 @@ def test_what_ray_cannot_do_is_said():
     with pytest.raises(UmbelError, match=r"by their names: mlp, lenet5, resnet9, alexnet\. Got 'own' instead"):
         ENGINES["flower"](tiny_model(), tiny_population(), 0, torch.device("cpu"))
     with pytest.raises(UmbelError, match="computes on the CPU"):
-        ENGINES["flower"](models.build("mlp", (1, 3, 3), 3), tiny_population(), 0, torch.device("cuda"))
+        ENGINES["flower"](build("mlp", (1, 3, 3), 3), tiny_population(), 0, torch.device("cuda"))
 
 
 def test_an_engine_that_is_not_used_starts_nothing():
     """Ray comes with the first message, and not before."""
-    fed = ENGINES["flower"](models.build("mlp", (1, 3, 3), 3), tiny_population(), 0, torch.device("cpu"))
+    fed = ENGINES["flower"](build("mlp", (1, 3, 3), 3), tiny_population(), 0, torch.device("cpu"))
     assert fed.online.all()
     folder = fed.folder
-    assert (folder / "told.json").exists()
+    assert (folder / "facts.json").exists()
     fed.close()
     assert not folder.exists()
 

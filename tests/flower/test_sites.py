@@ -22,7 +22,7 @@ from umbel.federation.door import Cohort
 from umbel.flower.apps import CONFIG, client_app, model_of, play, server_app
 from umbel.flower.inprocess import InProcessGrid
 from umbel.flower.server import FlowerFederation
-from umbel.nets import model as models
+from umbel.nets.wrap import wrap
 from umbel.pages import page
 from umbel.pages.load import load
 
@@ -249,7 +249,7 @@ def test_a_model_of_your_own(tmp_path):
     from torch import nn
 
     def network(width):
-        return models.wrap(lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, width), nn.ReLU(), nn.Linear(width, 3)),
+        return wrap(lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, width), nn.ReLU(), nn.Linear(width, 3)),
                            (1, 3, 3), 3)
 
     grid = InProcessGrid(client_app(load_data, network(8)))

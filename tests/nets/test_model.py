@@ -4,7 +4,8 @@ from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, relu
 
 from umbel.errors import UmbelError
-from umbel.nets.model import Batch, build, wrap
+from umbel.nets.model import Batch
+from umbel.nets.wrap import build, wrap
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_the_head_is_found_or_named():
         wrap(make, (1, 2, 2), 3)
 
 
-def test_a_model_that_does_not_fit_its_input_is_told_at_once():
+def test_a_model_that_does_not_fit_its_input_is_refused_at_once():
     """One sentence, not a traceback from inside a round."""
     with pytest.raises(UmbelError, match=r"does not take inputs of shape \(1, 3, 3\)"):
         wrap(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 3, 3), 2)

@@ -1,12 +1,14 @@
 """Recorded gradients: the same bits as autograd's, or not used."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from umbel.nets import model as models
 from umbel.nets import tape
 from umbel.nets.model import Batch
 from umbel.nets.tape import Tapes, record
+from umbel.nets.wrap import build, wrap
 
 
 @pytest.fixture(autouse=True)
@@ -27,32 +29,32 @@ def drawn(net, seed, rows=6):
                                              ("lenet5", (3, 32, 32)), ("resnet9", (3, 16, 16))])
 def test_a_recorded_gradient_has_the_bits_of_autograd(name, shape, precision):
     """For every model and precision, on weights and rows that were not seen when it was recorded."""
-    scaled = models.build(name, shape, 4, mean=(0.3,), std=(0.5,))
-    net = models.replace(scaled, precision=precision)
+    scaled = build(name, shape, 4, mean=(0.3,), std=(0.5,))
+    net = replace(scaled, precision=precision)
+    plain = replace(net, recordable=False)
     for seed in range(4):
         params, batch = drawn(net, seed)
-        expected = net._differentiate(params, batch, tuple(params))
-        found = net.gradient(params, batch)
-        assert list(found) == list(params)
-        assert all(torch.equal(a, b) for a, b in zip(found.values(), expected, strict=True))
+        expected, slope = plain.gradient(params, batch), net.gradient(params, batch)
+        assert list(slope) == list(params)
+        assert all(torch.equal(slope[name], expected[name]) for name in params)
     assert len(net._tapes.trusted) == 1
 
 
 def test_every_shape_and_choice_of_parameters_has_its_own_recording():
     """A short last batch and a head alone are other kinds of call."""
-    net = models.build("mlp", (1, 8, 8), 4)
+    net = build("mlp", (1, 8, 8), 4)
+    plain = replace(net, recordable=False)
     for seed in range(3):
         for rows, only in ((6, ()), (2, ()), (6, net.head_names)):
             params, batch = drawn(net, seed, rows)
-            expected = net._differentiate(params, batch, only or tuple(params))
-            found = net.gradient(params, batch, only)
-            assert all(torch.equal(a, b) for a, b in zip(found.values(), expected, strict=True))
+            expected, slope = plain.gradient(params, batch, only), net.gradient(params, batch, only)
+            assert all(torch.equal(slope[name], expected[name]) for name in only or params)
     assert len(net._tapes.trusted) == 3
 
 
 def test_a_recorded_gradient_leaves_its_inputs_alone():
     """Weights, pixels and labels are read only, and slopes are new memory each time."""
-    net = models.build("lenet5", (3, 32, 32), 4)
+    net = build("lenet5", (3, 32, 32), 4)
     params, batch = drawn(net, 0)
     before = [leaf.clone() for leaf in (*params.values(), batch.x)]
     first, *_, last = [net.gradient(params, batch) for _ in range(5)]
@@ -103,9 +105,12 @@ def test_a_recording_holds_what_it_did_not_make():
     assert [leaf.tolist() for leaf in replay(torch.tensor([0.0, 0.0]))] == [40.0, 1]
 
 
-def test_own_networks_are_not_recorded():
-    """What a network of the user's own decides in Python is not known, so autograd runs it each time."""
-    net = models.wrap(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)), (1, 2, 2), 2)
+def test_only_what_is_declared_recordable_is_recorded():
+    """A network of the user's own may decide in Python, so autograd runs it each time; whatever its name is."""
+    net = wrap(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)), (1, 2, 2), 2, name="mlp")
+    declared = replace(net, recordable=True)
     for seed in range(3):
         net.gradient(*drawn(net, seed))
+        declared.gradient(*drawn(net, seed))
     assert not net._tapes.asked
+    assert declared._tapes.trusted

@@ -108,10 +108,10 @@ def test_the_mean_loss_is_the_cross_entropy_of_live_rows(dead):
 def test_sgd_is_two_sums():
     """v <- m v + g, w <- w - lr v."""
     w, v, g = ([leaf, leaf[:1] + 1] for leaf in drawn((2, 3), (2, 3), (2, 3)))
-    moved, speed = sgd(w, v, g, 0.1, 0.5)
+    after, speed = sgd(w, v, g, 0.1, 0.5)
     for k in range(2):
         same(speed[k], g[k] + 0.5 * v[k])
-        same(moved[k], w[k] - 0.1 * speed[k])
+        same(after[k], w[k] - 0.1 * speed[k])
     same(sums(w, v, torch.tensor(2.0))[0], w[0] + 2 * v[0])
 
 

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from umbel import tree
+from umbel.engines.codec import receive, send
 from umbel.engines.local import LocalClients
-from umbel.engines.worker import receive, send, write_clients
+from umbel.engines.on_disk import write_clients
 from umbel.federation.door import Answered, Call
 from umbel.federation.tasks import Loop
 from umbel.nets.model import Model
-from umbel.nets.networks import MODELS
 from umbel.tree import Tree
 
 AHEAD = 2  # jobs of a worker: it finds the next one in its pipe when it has answered the last
@@ -33,7 +33,7 @@ PIPE = 2**20  # bytes: a model passes in a few pieces, where the system allows i
 
 def can_leave_home(net: Model, task: Loop) -> bool:
     """Whether another process can build the model and look up the task by their names alone."""
-    return net.name in MODELS and task.begin.__module__.startswith("umbel.")
+    return net.registered and task.begin.__module__.startswith("umbel.")
 
 
 class Worker:
@@ -42,7 +42,7 @@ class Worker:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.writing, self.reading = Lock(), Lock()
-        self.told = False  # whether it has what all clients of this call receive
+        self.has_shared = False  # whether it was sent what all clients of this call receive
 
     def ask(self, header: dict[str, Any], values: Tree, shared: Tree) -> tuple[dict[str, Any], Tree] | None:
         """Send a job and wait for its answer. Who has asked waits to read before the next may ask: so order is kept."""
@@ -50,9 +50,9 @@ class Worker:
         assert self.process.stdout is not None
         with ExitStack() as turn:
             with self.writing:
-                send(self.process.stdin, header | {"told": self.told},
-                     values if self.told else {**values, "shared": shared})
-                self.told = True
+                send(self.process.stdin, header | {"has_shared": self.has_shared},
+                     values if self.has_shared else {**values, "shared": shared})
+                self.has_shared = True
                 turn.enter_context(self.reading)
             return receive(self.process.stdout)
 
@@ -75,7 +75,7 @@ class Crew:
     def perform(self, call: Call) -> Iterator[Answered]:
         """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""
         for worker in self.workers:
-            worker.told = False
+            worker.has_shared = False
         size = [len(self.clients.rows(i, call.work.rows)) for i in call.cohort.ids.tolist()]
         jobs = {self.threads.submit(self._ask, call, p): p for p in sorted(range(len(size)), key=lambda p: -size[p])}
         try:

@@ -16,8 +16,8 @@ from umbel.nets.model import Batch, Model
 from umbel.seeds import generator
 from umbel.tree import Tree
 
-BLOCK = {"cpu": 2048, "cuda": 16_384}  # rows of one forward pass
-AT_ONCE = 2**18  # pixels that are gathered at once for the batches to come
+ROWS_AT_ONCE = {"cpu": 2048, "cuda": 16_384}  # in one forward pass
+PIXELS_AT_ONCE = 2**18  # gathered together for the batches to come
 RESIDENT = 2**30  # pixels up to which a pool lies on a GPU as floats
 
 
@@ -86,7 +86,7 @@ class LocalClients:
 
     def batches(self, plan: IntArray) -> Iterator[Batch]:
         """The batches of a plan, without padding; gathered some at a time, which is cheaper than one by one."""
-        at_once = max(1, AT_ONCE // max(1, plan.shape[1] * self.x[:1].numel()))
+        at_once = max(1, PIXELS_AT_ONCE // max(1, plan.shape[1] * self.x[:1].numel()))
         for start in range(0, len(plan), at_once):
             rows = torch.from_numpy(plan[start : start + at_once])
             for live, *batch in zip(rows >= 0, *self.gather(rows.clamp(min=0)), strict=True):
@@ -180,9 +180,9 @@ def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:
     """One value per row under one model (rows, ...), or under each of k models (k, rows, ...)."""
     if "models" in inputs:
         return tree.stack([values(net, task, {"model": model}, x, y) for model in tree.unstack(inputs["models"])])
-    block = BLOCK.get(x.device.type, 2048)
-    starts = range(0, max(1, len(y)), block)
-    return tree.cat([task.each(net, inputs["model"], x[s : s + block], y[s : s + block]) for s in starts])
+    rows = ROWS_AT_ONCE.get(x.device.type, 2048)
+    starts = range(0, max(1, len(y)), rows)
+    return tree.cat([task.each(net, inputs["model"], x[s : s + rows], y[s : s + rows]) for s in starts])
 
 
 def device_of(name: str) -> torch.device:

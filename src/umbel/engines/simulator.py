@@ -179,11 +179,11 @@ class Simulator(LocalEngine):
             mine = [self._own_rows(call, position) for position in positions]
             needed = torch.unique(torch.cat(mine))
             with one_thread() if self.vectorise else nullcontext(), torch.no_grad():  # threads slow small models down
-                found = self._values(call, inputs, needed)
+                known = self._values(call, inputs, needed)
             axis = 1 if "models" in inputs else 0
             for position, rows in zip(positions, mine, strict=True):
                 at = torch.searchsorted(needed, rows).to(self.device)
-                own = tree.each(partial(torch.index_select, dim=axis, index=at), found)
+                own = tree.each(partial(torch.index_select, dim=axis, index=at), known)
                 reply = call.task.finish(self.net, own, **call.options)  # type: ignore[union-attr]
                 yield Answered(torch.tensor([position]), tree.stack([reply.send]))
 
@@ -202,9 +202,10 @@ class Simulator(LocalEngine):
             yield from self._become(call)
         elif "models" in call.shared or "model" in call.shared:
             yield list(everybody), tree.to(call.shared, self.device)
-        elif isinstance(held := call.each.get("model"), Held):
-            for label in sorted(set(held.index.tolist())):
-                yield [p for p in everybody if int(held.index[p]) == label], {"model": tree.take(held.models, label)}
+        elif isinstance(handed := call.each.get("model"), Held):
+            labels = handed.index.tolist()
+            for label in sorted(set(labels)):
+                yield [p for p in everybody if labels[p] == label], {"model": tree.take(handed.models, label)}
         else:
             for position in everybody:
                 yield [position], tree.take(tree.to(call.inputs(torch.tensor([position])), self.device), 0)

@@ -1,8 +1,8 @@
 """The steps of clients that train side by side, one vectorised step at a time: as they come, or from a CUDA graph.
 
-Both hold the clients' carries as one tree with a leading axis, longest schedule first, and advance the first `width`
-of them. Whoever has finished must be read (`rows`) before the others go on: on a GPU a width is rounded up to one of a
-few, and a finished client may be trained on with nobody looking.
+Both keep the clients' carries as one tree with a leading axis, longest schedule first, and advance the first `width`
+of them. A client that has finished must be read (`rows`) before the others go on: on a GPU a width is rounded up to one
+of a few, so that later steps may write over it.
 """
 
 import gc
@@ -48,7 +48,7 @@ class Steps:
             self.turn += 1
 
     def rows(self, first: int, last: int) -> Tree:
-        """Carries of these clients as they are now; those behind them are gone."""
+        """Carries of these clients as they are now. Those of clients that left before are no longer kept."""
         return tree.take(self.carry, slice(first, last))
 
 
@@ -147,9 +147,9 @@ def _copy(to: Tree, source: Tree) -> None:
 
 def kind(*trees: Tree | Tensor | None) -> tuple[Any, ...]:
     """Names, shapes and types: trees of one kind fit the same buffers."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for each in trees:
         leaves = each if isinstance(each, dict) else {"": each}
-        found += [None if leaf is None else (name, tuple(leaf.shape), leaf.dtype)
+        parts += [None if leaf is None else (name, tuple(leaf.shape), leaf.dtype)
                   for name, leaf in tree.named(leaves).items()]
-    return tuple(found)
+    return tuple(parts)

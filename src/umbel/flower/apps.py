@@ -23,8 +23,8 @@ from umbel.errors import UmbelError
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.roster import ROSTER, Sites
 from umbel.flower.server import Clock, Patience
-from umbel.nets import model as models
 from umbel.nets.model import Model
+from umbel.nets.wrap import build
 from umbel.runs import screen
 from umbel.runs.checkpoint import RunFolder, write_json
 from umbel.runs.experiment import Experiment
@@ -87,7 +87,7 @@ def model_of(config: Mapping[str, Any]) -> Model:
         shape = tuple(int(side) for side in str(config["shape"]).split("x"))
     except ValueError:
         raise UmbelError(f"A shape is written as in 1x28x28. Got '{config['shape']}' instead.") from None
-    return models.build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
+    return build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from umbel.data.clients import Population
-from umbel.engines.worker import clients_from, write_clients
+from umbel.engines.on_disk import clients_from, write_clients
 from umbel.errors import UmbelError
 from umbel.flower.client import Site, node_app
 from umbel.flower.inprocess import OwnGrid, SimulatedFlower, one

@@ -4,7 +4,7 @@ Tasks never touch a module: they ask a `Model` for logits, features or a gradien
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call
 
-from umbel.errors import UmbelError, unknown
-from umbel.nets.networks import MODELS, PooledConv2d
+from umbel.errors import UmbelError
+from umbel.nets.gradients import Borrower, Network, functional
+from umbel.nets.stacking import activations, for_vmap
 from umbel.nets.tape import Tapes
-from umbel.ops import dense, mean_loss
+from umbel.ops import mean_loss
 from umbel.tree import Params
 
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -50,7 +51,9 @@ class Model:
     std: Tensor
     precision: str = "float32"  # of products: tf32 rounds their factors on a GPU, bf16 whole layers
     raw: bool = False  # mean 0 and std 1: nothing to scale
-    functional: bool = False  # differentiate by torch.func: the only way that vmaps, but slower for one client
+    functional: bool = False  # to be run under vmap: differentiate by torch.func
+    recordable: bool = False  # its operations depend on the shapes of a batch alone: gradients may be replayed
+    registered: bool = False  # `build` makes it again from its name, shape and classes, in any process
     module: nn.Module = field(repr=False, default_factory=nn.Module)  # skeleton; its weights are never read
 
     def init(self, seed: int) -> Params:
@@ -87,17 +90,7 @@ class Model:
     @cached_property
     def activations(self) -> int:
         """How many numbers the layers put out for one input: the measure of a step's memory."""
-        counted = [0]
-        hooks = [
-            layer.register_forward_hook(
-                lambda layer, _in, out: counted.append(out.numel() * (5 if isinstance(layer, PooledConv2d) else 1)))
-            for layer in self.module.modules() if not list(layer.children())
-        ]
-        device = self.mean.device
-        self.module(torch.zeros(1, *self.shape, device=device))
-        for hook in hooks:
-            hook.remove()
-        return sum(counted)
+        return activations(self.module, torch.zeros(1, *self.shape, device=self.mean.device))
 
     @property
     def head_names(self) -> tuple[str, ...]:
@@ -106,25 +99,12 @@ class Model:
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         """(b, classes) for raw inputs in [0, 1]."""
-        return self._run(self.module, params, x)
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        return x if self.raw else (x - self.mean) / self.std
+        return self._outputs(lambda x: functional_call(self.module, params, (x,)), x)
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
         """What enters the classifier, (b, d)."""
         inner = {name: leaf for name, leaf in params.items() if name not in self.head_names}
-        return self._run(self._body, inner, x)
-
-    def _run(self, module: nn.Module, params: Params, x: Tensor) -> Tensor:
-        with self._rounding(x.device):
-            out: Tensor = functional_call(module, params, (self._scaled(x),))
-        return out.float() if out.dtype == torch.bfloat16 else out
-
-    def _rounding(self, device: torch.device) -> AbstractContextManager[object]:
-        if self.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+        return self._outputs(lambda x: functional_call(self._body, inner, (x,)), x)
 
     @cached_property
     def _body(self) -> nn.Module:
@@ -132,55 +112,48 @@ class Model:
         body.set_submodule(self.head, nn.Identity())
         return body
 
+    def _outputs(self, network: Network, x: Tensor) -> Tensor:
+        """What a network gives for raw inputs: scaled before, in the model's precision, as float32 after."""
+        with self._rounding(x.device):
+            out = network(x if self.raw else (x - self.mean) / self.std)
+        return out.float() if out.dtype == torch.bfloat16 else out
+
+    def _rounding(self, device: torch.device) -> AbstractContextManager[object]:
+        if self.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """Mean cross-entropy over the live rows."""
-        return mean_loss(self.logits(params, batch.x), batch.y, batch.live, many=self.functional)
+        return self._loss(batch, lambda x: functional_call(self.module, params, (x,)))
+
+    def _loss(self, batch: Batch, network: Network) -> Tensor:
+        return mean_loss(self._outputs(network, batch.x), batch.y, batch.live, many=self.functional)
 
     def gradient(self, params: Params, batch: Batch, only: tuple[str, ...] = ()) -> Params:
         """Gradient of the loss with respect to the parameters, or to those named in `only`."""
+        names, loss = only or tuple(params), partial(self._loss, batch)
         if self.functional:
-            learn = {name: params[name] for name in only or params}
-            slope: Params = grad(lambda leaves: self.loss({**params, **leaves}, batch))(learn)
-            return slope
-        names = only or tuple(params)
-        differentiate = partial(self._differentiate, params, batch, names)
-        if self.name in MODELS and batch.x.is_cpu and batch.live is None:
+            return functional(self.module, params, names, loss)
+        differentiate = partial(self._borrower.slopes, params, names, loss)
+        if self.recordable and batch.x.is_cpu and batch.live is None:
             kind = (names, tuple(params), batch.x.shape, batch.x.stride())
             slopes = self._tapes.run(kind, [*params.values(), batch.x, batch.y], differentiate)
         else:
             slopes = differentiate()
         return dict(zip(names, slopes, strict=True))
 
-    def _differentiate(self, params: Params, batch: Batch, names: tuple[str, ...]) -> Sequence[Tensor]:
-        """By autograd on a module that borrows the parameters: half the price of a functional call."""
-        module, weights = self._learner
-        for name, leaf in params.items():
-            weights[name].data = leaf
-        with torch.enable_grad():
-            with self._rounding(batch.x.device):
-                logits = module(self._scaled(batch.x)).float()
-            loss = mean_loss(logits, batch.y, batch.live)
-        return torch.autograd.grad(loss, [weights[name] for name in names])
+    @cached_property
+    def _borrower(self) -> Borrower:
+        return Borrower(self.module)
 
     @cached_property
     def _tapes(self) -> Tapes:
         return Tapes()
 
-    @cached_property
-    def _learner(self) -> tuple[nn.Module, dict[str, nn.Parameter]]:
-        """A module whose weights are set before each use, and those weights."""
-        module = copy.deepcopy(self.module).requires_grad_(True)
-        return module, dict(module.named_parameters())
-
     def vectorised(self) -> "Model":
         """The same model, to be run under `torch.vmap`."""
-        module = copy.deepcopy(self.module)
-        for layer in module.modules():
-            if isinstance(layer, PooledConv2d):
-                layer.many = True
-            elif type(layer) is nn.Linear:
-                layer.forward = partial(_dense, layer)  # type: ignore[method-assign]
-        return replace(self, functional=True, module=module)
+        return replace(self, functional=True, module=for_vmap(self.module))
 
     def to(self, device: torch.device) -> "Model":
         """The same model for tensors on `device`."""
@@ -188,85 +161,3 @@ class Model:
             raise UmbelError("The precision 'tf32' is a mode of NVIDIA GPUs: take --precision float32 on this device.")
         return replace(self, mean=self.mean.to(device), std=self.std.to(device),
                        module=copy.deepcopy(self.module).to(device))
-
-
-def wrap(
-    network: nn.Module | Callable[[], nn.Module],
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    head: str | None = None,
-    name: str = "own",
-    mean: tuple[float, ...] = (0.0,),
-    std: tuple[float, ...] = (1.0,),
-) -> Model:
-    """Make a `Model` of any `nn.Module`, or of a function that builds one; its classifier is found or named."""
-    make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = make().train(False)
-    _refuse_running_statistics(name, module)
-    broadcast = (-1, *[1] * (len(shape) - 1))
-    model = Model(
-        name, make, shape, classes, _find_head(name, module, classes, head),
-        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast),
-        raw=not any(mean) and all(one == 1 for one in std), module=module.requires_grad_(False),
-    )
-    _try_once(model)
-    return model
-
-
-def _refuse_running_statistics(name: str, module: nn.Module) -> None:
-    tracking = [
-        path for path, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
-        and layer.track_running_stats
-    ]
-    if tracking:
-        raise UmbelError(
-            f"The model '{name}' has running statistics in {', '.join(tracking[:3])}"
-            f"{' and more' if len(tracking) > 3 else ''}, which averaging over clients would spoil: replace BatchNorm"
-            " by nn.GroupNorm, or build it with track_running_stats=False."
-        )
-
-
-def _find_head(name: str, module: nn.Module, classes: int, head: str | None) -> str:
-    layers = dict(module.named_modules())
-    if head is not None:
-        if head not in layers or not head:
-            raise unknown(f"layer of model '{name}' named", head, (path for path in layers if path))
-        return head
-    linear = {str(path): layer for path, layer in layers.items() if isinstance(layer, nn.Linear)}
-    fitting = [path for path, layer in linear.items() if layer.out_features == classes]
-    if not fitting:
-        raise UmbelError(
-            f"The model '{name}' must end in a linear layer with {classes} outputs, one for each class. Found none:"
-            " name its classifier layer with head=..."
-        )
-    return fitting[-1]
-
-
-def _try_once(model: Model) -> None:
-    """One forward pass of one zero input, so that a misfit is told here and not inside a round."""
-    try:
-        out = model.logits(dict(model.module.named_parameters()), torch.zeros(1, *model.shape))
-    except RuntimeError as error:
-        raise UmbelError(f"The model '{model.name}' does not take inputs of shape {model.shape}: {error}.") from error
-    if tuple(out.shape) != (1, model.classes):
-        raise UmbelError(
-            f"The model '{model.name}' must give {model.classes} numbers for one input."
-            f" Got an output of shape {tuple(out.shape)} instead."
-        )
-
-
-def _dense(layer: nn.Linear, x: Tensor) -> Tensor:
-    return dense(x, layer.weight, layer.bias)
-
-
-def build(
-    name: str, shape: tuple[int, ...], classes: int, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)
-) -> Model:
-    """A registered model for inputs of `shape`."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    return wrap(lambda: MODELS[name](shape, classes), shape, classes, name=name, mean=mean, std=std)

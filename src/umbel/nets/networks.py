@@ -1,4 +1,4 @@
-"""The networks that come with umbel, by name: ordinary modules. `umbel.nets.model.wrap` takes any other."""
+"""The networks that come with umbel, by name: ordinary modules. `umbel.nets.wrap` takes any other."""
 
 from math import prod
 

@@ -79,9 +79,9 @@ class _Notes(TorchDispatchMode):
         if op in UNTRACKED:
             self._know(out, self._node(args[0]))
             return out
-        told = [tree_map(lambda leaf: self._node(leaf) if isinstance(leaf, Tensor) else leaf, part)
-                for part in (tuple(args), kwargs or {})]
-        node = self.graph.call_function(_binding(op), *told)
+        by_name = [tree_map(lambda leaf: self._node(leaf) if isinstance(leaf, Tensor) else leaf, part)
+                   for part in (tuple(args), kwargs or {})]
+        node = self.graph.call_function(_binding(op), *by_name)
         if isinstance(out, Tensor):
             self._know(out, node)
         elif isinstance(out, tuple | list):
@@ -114,12 +114,15 @@ class _Notes(TorchDispatchMode):
 
 
 def _place(leaf: Tensor) -> tuple[Any, ...]:
-    """What tells a tensor: autograd hands out other objects for the same memory."""
+    """What identifies a tensor: autograd hands out other objects for the same memory."""
     return leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride()
 
 
 def _binding(op: Any) -> Any:
-    """torch.relu for aten.relu.default: half the time of a call. What writes in place is left as it is, to be known."""
+    """torch.relu for aten.relu.default: half the time of a call.
+
+    Operations in place stay as they are: the graph knows by their schema that they are not dead code.
+    """
     if op._overloadname != "default" or op._schema.is_mutable:
         return op
     return getattr(torch._C._VariableFunctions, op._schema.name.removeprefix("aten::"), op)

@@ -33,12 +33,12 @@ def backward_weights(slope: Tensor, winner: Tensor, x: Tensor, reach: int) -> tu
     parts = b if p * q >= 2 * WARP else 1  # large pictures: a program an image, then their sum
     weights = k * o * c * reach * reach
     end = weights + -weights % 4  # biases behind the weights, where 16 bytes begin: one sum for both
-    found = x.new_empty(parts, end + k * o)
+    slopes = x.new_empty(parts, end + k * o)
     channels = 2
     grid = (k * parts, c, triton.cdiv(o, channels))
-    _backward_weights[grid](slope, winner, x, found, end, found.shape[1], parts, b // parts, c, h, w, o, reach, p, q,
+    _backward_weights[grid](slope, winner, x, slopes, end, slopes.shape[1], parts, b // parts, c, h, w, o, reach, p, q,
                             triton.next_power_of_2(reach * reach), channels, WARP, num_warps=1)
-    total = found[0] if parts == 1 else found.sum(0)
+    total = slopes[0] if parts == 1 else slopes.sum(0)
     return total[:weights].view(k, o, c, reach, reach), total[end:].view(k, o)
 
 
@@ -112,7 +112,7 @@ def _forward(x, weight, bias, y, winner, images, C: constexpr, H: constexpr, W: 
 
 
 @triton.jit(do_not_specialize=["end", "stride"])
-def _backward_weights(slope, winner, x, found, end, stride, parts, images, C: constexpr, H: constexpr, W: constexpr,
+def _backward_weights(slope, winner, x, slopes, end, stride, parts, images, C: constexpr, H: constexpr, W: constexpr,
                       O: constexpr, R: constexpr, P: constexpr, Q: constexpr, TAPS: constexpr, OUT: constexpr,  # noqa: E741
                       PLACES: constexpr):
     client, part, c = tl.program_id(0) // parts, tl.program_id(0) % parts, tl.program_id(1)
@@ -134,7 +134,7 @@ def _backward_weights(slope, winner, x, found, end, stride, parts, images, C: co
                              mask=real[:, None, :] & (tap < R * R)[None, :, None], other=0.0)
             weights += g[:, None, :] * pixels
             bias += g
-    to = found + part * stride
+    to = slopes + part * stride
     tl.store(to + (((client * O + out) * C + c) * (R * R))[:, None] + tap[None, :], tl.sum(weights, 2),
              mask=(out < O)[:, None] & (tap < R * R)[None, :])
     if c == 0:
@@ -143,8 +143,8 @@ def _backward_weights(slope, winner, x, found, end, stride, parts, images, C: co
 
 @triton.jit(do_not_specialize=["count"])
 def _padded(slope, winner, full, count, U: constexpr, V: constexpr, P: constexpr, Q: constexpr, MARGIN: constexpr,
-            BLOCK: constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            PIXELS: constexpr):
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     picture, u, v = at // (U * V), at // V % U - MARGIN, at % V - MARGIN
     inside = (u >= 0) & (u // 2 < P) & (v >= 0) & (v // 2 < Q) & (at < count)
     window = picture * (P * Q) + (u // 2) * Q + v // 2

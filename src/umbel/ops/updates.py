@@ -56,8 +56,8 @@ class _SGD(_Update):
     @staticmethod
     def forward(lr: float, momentum: float, *leaves: Tensor) -> tuple[Tensor, ...]:
         weights, velocity, slopes = _thirds(leaves)
-        moved = torch._foreach_add(list(slopes), list(velocity), alpha=momentum)
-        return (*torch._foreach_add(list(weights), list(moved), alpha=-lr), *moved)
+        speed = torch._foreach_add(list(slopes), list(velocity), alpha=momentum)
+        return (*torch._foreach_add(list(weights), list(speed), alpha=-lr), *speed)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, lr: float, momentum: float, *leaves: Tensor) -> tuple[Any, Any]:

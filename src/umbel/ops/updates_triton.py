@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language import constexpr
 
-AT_ONCE = 16
-BLOCK = 2048
+TENSORS_AT_ONCE = 16  # in one launch
+NUMBERS_AT_ONCE = 2048  # of one tensor, in one program
 Leaves = Sequence[Tensor]
 
 
@@ -21,7 +21,8 @@ def add(a: Leaves, b: Leaves, scale: float) -> tuple[Tensor, ...]:
     """a + scale * b."""
     out = tuple(torch.empty_like(leaf) for leaf in a)
     for part, clients, sizes, grid in _launches(out):
-        _add[grid](tuple(out[part]), tuple(a[part]), tuple(b[part]), clients, scale, sizes, len(sizes), BLOCK)
+        _add[grid](tuple(out[part]), tuple(a[part]), tuple(b[part]), clients, scale, sizes, len(sizes),
+                   NUMBERS_AT_ONCE)
     return out
 
 
@@ -29,23 +30,24 @@ def sgd(weights: Leaves, velocity: Leaves, slopes: Leaves, lr: float, momentum: 
     """Write new weights and velocities over the old: three arrays stay in a GPU's cache where five would not."""
     for part, clients, sizes, grid in _launches(weights):
         _sgd[grid](tuple(weights[part]), tuple(velocity[part]), tuple(slopes[part]), clients, lr, momentum, sizes,
-                   len(sizes), BLOCK)
+                   len(sizes), NUMBERS_AT_ONCE)
 
 
 def _launches(out: Leaves) -> list[tuple[slice, int, tuple[int, ...], tuple[int, int]]]:
     """Which tensors, how many clients, numbers of one client in each, grid: only its first axis may pass 65,535."""
-    found = []
-    for start in range(0, len(out), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
+    launches = []
+    for start in range(0, len(out), TENSORS_AT_ONCE):
+        part = slice(start, start + TENSORS_AT_ONCE)
         clients, sizes = len(out[start]), tuple(leaf[0].numel() for leaf in out[part])
-        found.append((part, clients, sizes, (triton.cdiv(clients * max(sizes), BLOCK), len(sizes))))
-    return found
+        grid = triton.cdiv(clients * max(sizes), NUMBERS_AT_ONCE), len(sizes)
+        launches.append((part, clients, sizes, grid))
+    return launches
 
 
 @triton.jit(do_not_specialize=["clients"])  # sizes of one client are constants: no width compiles anew
-def _add(out, a, b, clients, scale, SIZES: constexpr, N: constexpr, BLOCK: constexpr):
+def _add(out, a, b, clients, scale, SIZES: constexpr, N: constexpr, NUMBERS: constexpr):
     which = tl.program_id(1)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
     for k in tl.static_range(N):
         if which == k:
             inside = at < clients * SIZES[k]
@@ -54,9 +56,9 @@ def _add(out, a, b, clients, scale, SIZES: constexpr, N: constexpr, BLOCK: const
 
 
 @triton.jit(do_not_specialize=["clients"])
-def _sgd(weights, velocity, slopes, clients, lr, momentum, SIZES: constexpr, N: constexpr, BLOCK: constexpr):
+def _sgd(weights, velocity, slopes, clients, lr, momentum, SIZES: constexpr, N: constexpr, NUMBERS: constexpr):
     which = tl.program_id(1)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
     for k in tl.static_range(N):
         if which == k:
             inside = at < clients * SIZES[k]

@@ -20,9 +20,9 @@ from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.fields import check, choice, number
-from umbel.nets import model as models
-from umbel.nets.model import Model
+from umbel.nets.model import PRECISIONS, Model
 from umbel.nets.networks import MODELS
+from umbel.nets.wrap import build, wrap
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, settings_of, to_toml, typed
 from umbel.seeds import generator
@@ -76,7 +76,7 @@ class Experiment:
     seed: int = number(0, ge=0, lt=2**32)
     engine: str = "simulator"
     device: str = choice("auto", "auto", "cpu", "cuda")
-    precision: str = choice("float32", *models.PRECISIONS)
+    precision: str = choice("float32", *PRECISIONS)
     eval_every: int = rule_of("eval_every")
     average_last: int = rule_of("average_last")
     fine_tune: int | None = rule_of("fine_tune")
@@ -206,9 +206,9 @@ def network_for(people: Population, network: Network, normalisation: Normalisati
     """A model for these clients' images, by name or of one's own."""
     mean, std = normalisation
     if isinstance(network, str):
-        net = models.build(network, people.shape, people.classes, mean, std)
+        net = build(network, people.shape, people.classes, mean, std)
     else:
-        net = models.wrap(network, people.shape, people.classes, mean=mean, std=std)
+        net = wrap(network, people.shape, people.classes, mean=mean, std=std)
     return replace(net, precision=precision)
 
 

@@ -12,9 +12,9 @@ from umbel.data.plans import load_plan, save_plan
 from umbel.errors import UmbelError
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
-from umbel.nets import model as models
+from umbel.nets import MODELS
 from umbel.nets.model import Model
-from umbel.nets.networks import MODELS
+from umbel.nets.wrap import build, wrap
 from umbel.runs.checkpoint import RunFolder, Saved, read_json, write_json
 from umbel.runs.experiment import Experiment, Network, algorithm_of
 from umbel.runs.options import RunOptions
@@ -293,10 +293,10 @@ def _network(path: Path, network: Network | None) -> Model | None:
     about = read_json(path / "model.json")
     shape, rest = tuple(about["shape"]), {"mean": tuple(about["mean"]), "std": tuple(about["std"])}
     if network is None and about["name"] in MODELS:
-        return models.build(about["name"], shape, about["classes"], **rest)
+        return build(about["name"], shape, about["classes"], **rest)
     if network is None or isinstance(network, str):
         return None
-    return models.wrap(network, shape, about["classes"], head=about["head"], name=about["name"], **rest)
+    return wrap(network, shape, about["classes"], head=about["head"], name=about["name"], **rest)
 
 
 def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experiment:

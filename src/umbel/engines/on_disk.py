@@ -1,0 +1,38 @@
+"""Clients and the name of their model in a folder, for other processes of this machine."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from umbel.data.clients import Pool, Population
+from umbel.engines.local import LocalClients
+from umbel.nets.model import Model
+from umbel.nets.wrap import build
+
+
+def write_clients(folder: Path, people: Population, net: Model, seed: int) -> None:
+    """Everything a worker must know, but for the jobs; the model by its name, so it must be a registered one."""
+    np.save(folder / "x.npy", people.pool.x)
+    np.save(folder / "y.npy", people.pool.y)
+    rows: dict[str, Any] = {}
+    for which, parts in (("train", people.train), ("test", people.test)):
+        rows |= {which: np.concatenate(parts), f"{which}_ends": np.cumsum([len(part) for part in parts])}
+    np.savez(folder / "rows.npz", **rows)
+    facts = {"names": people.names, "classes": net.classes, "seed": seed, "model": net.name, "shape": net.shape,
+             "precision": net.precision, "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
+    (folder / "facts.json").write_text(json.dumps(facts))
+
+
+def clients_from(folder: Path) -> tuple[LocalClients, Model]:
+    """The population that the simulator wrote down; pixels are mapped, so all workers share one copy."""
+    facts = json.loads((folder / "facts.json").read_text())
+    with np.load(folder / "rows.npz", allow_pickle=False) as rows:
+        train, test = (np.split(rows[which], rows[f"{which}_ends"][:-1]) for which in ("train", "test"))
+    pool = Pool(np.load(folder / "x.npy", mmap_mode="c"), np.load(folder / "y.npy", mmap_mode="c"))
+    people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), facts["classes"], facts["names"])
+    net = build(facts["model"], tuple(facts["shape"]), facts["classes"], facts["mean"], facts["std"])
+    return LocalClients(people, facts["seed"], torch.device("cpu")), replace(net, precision=facts["precision"])

@@ -1,0 +1,42 @@
+"""Two ways to the gradient of a loss at parameters that come from elsewhere: for many clients at once, and for one.
+
+Both take the loss as a function of the network, which they call with the parameters put into it.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from umbel.tree import Params
+
+Network: TypeAlias = Callable[[Tensor], Tensor]
+Loss: TypeAlias = Callable[[Network], Tensor]
+
+
+def functional(module: nn.Module, params: Params, names: Sequence[str], loss: Loss) -> Params:
+    """By `torch.func`, the only way that vmaps; for one client, `Borrower` costs half as much."""
+    def at(leaves: Params) -> Tensor:
+        return loss(lambda x: functional_call(module, {**params, **leaves}, (x,)))
+
+    slope: Params = grad(at)({name: params[name] for name in names})
+    return slope
+
+
+class Borrower:
+    """By autograd, on a module that borrows the parameters for the time of a call."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module).requires_grad_(True)
+        self.weights = dict(self.module.named_parameters())
+
+    def slopes(self, params: Params, names: Sequence[str], loss: Loss) -> Sequence[Tensor]:
+        """One for each of `names`, in that order."""
+        for name, leaf in params.items():
+            self.weights[name].data = leaf
+        with torch.enable_grad():
+            value = loss(self.module)
+        return torch.autograd.grad(value, [self.weights[name] for name in names])

@@ -1,0 +1,94 @@
+"""A `Model` from any `nn.Module`, or from the name of a registered network, with what is refused and why."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from umbel.errors import UmbelError, unknown
+from umbel.nets.model import Model
+from umbel.nets.networks import MODELS
+
+
+def wrap(
+    network: nn.Module | Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    head: str | None = None,
+    name: str = "own",
+    mean: tuple[float, ...] = (0.0,),
+    std: tuple[float, ...] = (1.0,),
+) -> Model:
+    """Make a `Model` of any `nn.Module`, or of a function that builds one.
+
+    Its classifier is the layer `head`, or the last linear one with as many outputs as there are classes.
+    """
+    make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = make().train(False)
+    _refuse_running_statistics(name, module)
+    broadcast = (-1, *[1] * (len(shape) - 1))
+    model = Model(
+        name, make, shape, classes, _find_head(name, module, classes, head),
+        torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast),
+        raw=not any(mean) and all(one == 1 for one in std), module=module.requires_grad_(False),
+    )
+    _try_once(model)
+    return model
+
+
+def _refuse_running_statistics(name: str, module: nn.Module) -> None:
+    tracking = [
+        path for path, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
+        and layer.track_running_stats
+    ]
+    if tracking:
+        raise UmbelError(
+            f"The model '{name}' has running statistics in {', '.join(tracking[:3])}"
+            f"{' and more' if len(tracking) > 3 else ''}, which averaging over clients would spoil: replace BatchNorm"
+            " by nn.GroupNorm, or build it with track_running_stats=False."
+        )
+
+
+def _find_head(name: str, module: nn.Module, classes: int, head: str | None) -> str:
+    layers = dict(module.named_modules())
+    if head is not None:
+        if head not in layers or not head:
+            raise unknown(f"layer of model '{name}' named", head, (path for path in layers if path))
+        return head
+    linear = {str(path): layer for path, layer in layers.items() if isinstance(layer, nn.Linear)}
+    fitting = [path for path, layer in linear.items() if layer.out_features == classes]
+    if not fitting:
+        raise UmbelError(
+            f"The model '{name}' must end in a linear layer with {classes} outputs, one for each class. There is none:"
+            " name its classifier layer with head=..."
+        )
+    return fitting[-1]
+
+
+def _try_once(model: Model) -> None:
+    """One forward pass of one zero input, so that a misfit is refused here and not inside a round."""
+    try:
+        out = model.logits(dict(model.module.named_parameters()), torch.zeros(1, *model.shape))
+    except RuntimeError as error:
+        raise UmbelError(f"The model '{model.name}' does not take inputs of shape {model.shape}: {error}.") from error
+    if tuple(out.shape) != (1, model.classes):
+        raise UmbelError(
+            f"The model '{model.name}' must give {model.classes} numbers for one input."
+            f" Got an output of shape {tuple(out.shape)} instead."
+        )
+
+
+def build(
+    name: str, shape: tuple[int, ...], classes: int, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)
+) -> Model:
+    """A registered model for inputs of `shape`."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    model = wrap(lambda: MODELS[name](shape, classes), shape, classes, name=name, mean=mean, std=std)
+    return replace(model, recordable=True, registered=True)
