@@ -34,18 +34,6 @@ def test_names_cost_no_import(shelf: Registry[object]) -> None:
     assert shelf["box"] is shelf.find("box") is sys.modules["shelf_of_a_test"].Box
 
 
-def test_a_thing_knows_its_name_before_it_was_asked_for(shelf: Registry[object]) -> None:
-    """The class may come from its own module: the registry finds its name without importing the others."""
-    from shelf_of_a_test import Box  # type: ignore[import-not-found]
-
-    assert shelf.name_of(Box) == "box"
-    assert shelf["box"] is Box
-    assert shelf.name_of(Box) == "box"
-    assert shelf.name_of(Registry) is None
-    shelf["five"] = 5
-    assert shelf.name_of(5) == "five"
-
-
 def test_a_name_that_is_not_there(shelf: Registry[object]) -> None:
     """`find` says a sentence; a mapping's own ways are as ever."""
     with pytest.raises(UmbelError, match=r"^There is no thing 'bix'. Did you mean 'box'\?$"):

@@ -29,7 +29,8 @@ from umbel.flower.client import DiskDiary
 from umbel.flower.inprocess import InProcessFlower
 from umbel.flower.server import Patience
 from umbel.flower.wire import WORDS, digest
-from umbel.runs.run import rounds, run
+from umbel.runs.run import rounds
+from umbel.runs.session import run
 from umbel.tree import Held
 
 EVERYBODY = torch.arange(len(SIZES))

@@ -33,7 +33,7 @@ def test_a_recurrent_network_trains(layer):
     def trained(engine):
         fed = umbel.simulate("digits", clients=4, model=lambda: ByRow(layer), engine=engine, device="cpu")
         assert not isinstance(fed, Simulator) or fed.vectorise
-        return fed.net, umbel.run(umbel.FedAvg(umbel.Local(epochs=1)), fed, rounds=1).state.models
+        return fed.net, umbel.run(umbel.FedAvg(local=umbel.Local(epochs=1)), fed, rounds=1).state.models
 
     (net, together), (_, one_by_one) = trained("simulator"), trained("loop")
     assert torch.allclose(tree.flat(together), tree.flat(one_by_one), atol=1e-5)
