@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
@@ -131,6 +132,15 @@ class Federation(ABC):
         return (f"<{type(self).__name__} of {len(self.names)} clients: {about.data}"
                 f"{', ' + str(about.setup['scenario']) if 'scenario' in about.setup else ''}; model {self.net.name},"
                 f" {self.net.parameters:,} parameters, on {self.device}>")
+
+    def _repr_html_(self) -> str:
+        """Who is there and how unequal they are, for notebooks."""
+        about = self.provenance
+        rows = [sum(counts) for counts in about.label_counts or ()]
+        cells = {"clients": len(self.names), "true groups": len(set(about.truth)) if about.truth else "not known",
+                 "training rows of a client": f"{min(rows)} to {max(rows)}" if rows else "not known"}
+        lines = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in cells.items())
+        return f"<div><b>{escape(repr(self)[1:-1])}</b><table>{lines}</table></div>"
 
     def testing(self) -> Self:
         """A view through which test rows can be asked for. For `evaluate` only: methods never see them."""
