@@ -122,7 +122,7 @@ class Federation(ABC):
 
     @abstractmethod
     def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
-        """Give clients back what `memory` told."""
+        """Give clients back what `memory` returned."""
 
     def close(self) -> None:  # noqa: B027 (most engines hold nothing)
         """Let go of what an engine holds outside this process."""
@@ -288,7 +288,7 @@ def _is_ragged(leaf: Any) -> bool:
 
 
 def _place(answers: Tree, chunk: Answered, expected: Tree, count: int) -> None:
-    """Write what some of `count` positions sent into its place: nothing is held twice. Counts go to the CPU."""
+    """Write what some of `count` positions sent into its place: nothing is in memory twice. Counts go to the CPU."""
     positions = chunk.positions
     everybody = len(positions) == count and bool((positions[1:] > positions[:-1]).all())  # and in order
 

@@ -103,8 +103,8 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
 def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:
     if not (run / "result.json").is_file():
         raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {run}.")
-    found: dict[str, dict[str, dict[str, int]]] = read_json(run / "result.json")
-    return found
+    info: dict[str, dict[str, dict[str, int]]] = read_json(run / "result.json")
+    return info
 
 
 def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,
