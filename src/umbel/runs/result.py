@@ -128,7 +128,7 @@ class Result:
         try:
             import pandas
         except ModuleNotFoundError as error:
-            raise UmbelError("to_pandas() needs pandas: pip install pandas.") from error
+            raise UmbelError("to_pandas() needs pandas: pip install 'umbel[pandas]'.") from error
         if of == "clients":
             rows = [{"client": each["name"], "cluster": each["cluster"], "truth": each["truth"], **each["accuracy"]}
                     for each in self.clusters["clients"]]
