@@ -7,6 +7,7 @@ help:
 	@echo "make demo    a federation on real digits: one model for all, FLAG's clusters, the truth; a minute"
 	@echo "make test    the tests, without the slow ones"
 	@echo "make slow    the slow tests"
+	@echo "make mutants planted bugs, each of which a test must catch; minutes"
 	@echo "make check   lint, types, order of imports"
 	@echo "make bench   speed of the engines and of the server's side, as ratios; memory; a table, JSON, plots; minutes"
 	@echo "make bench-peers   the same work beside pfl and Flower, in an environment of their own; half an hour"
@@ -36,6 +37,9 @@ slow: $(READY)
 		echo "Triton cannot be installed here: the tests of its kernels are skipped."
 	$(BIN)/python -m pytest -q -m slow
 
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -59,4 +63,4 @@ bench-peers: $(READY) $(PEERS)
 clean:
 	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 
-.PHONY: help demo test slow check bench bench-peers clean
+.PHONY: help demo test slow mutants check bench bench-peers clean

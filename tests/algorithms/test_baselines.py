@@ -59,20 +59,27 @@ def test_fednova_normalises_by_effective_steps():
     assert gap(tree.take(play(FedNova(local=PLAIN), engine, rounds=1).models, 0), expected) < 1e-6
 
 
+def test_fednovas_effective_steps_with_momentum():
+    """Step k of tau moves what momentum makes of it: tau = 3 at 0.5 is 1 + (1 + 1/2) + (1 + 1/2 + 1/4)."""
+    length = FedNova(local=replace(LOCAL, momentum=0.5))._length(torch.tensor([1.0, 2.0, 3.0]))
+    assert length.tolist() == pytest.approx([1, 2.5, 4.25])
+
+
 def test_scaffolds_first_round_is_fedavgs():
     """No control variate is anything yet."""
     one, other = (play(kind(local=PLAIN), fed(), rounds=1) for kind in (Scaffold, FedAvg))
     assert gap(one.models, other.models) < 1e-6
 
 
-def test_scaffold_equals_its_box():
-    """Two rounds of Algorithm 1, option II, by hand."""
+@pytest.mark.parametrize("asked", [range(N), (0, 3, 4)])
+def test_scaffold_equals_its_box(asked):
+    """Two rounds of Algorithm 1, option II, by hand; c moves by 1 / N of each change, however many are asked."""
     engine = fed()
     server, control = engine.net.init(SEED), engine.net.zeros()
     own = [engine.net.zeros() for _ in range(N)]
     for index in range(2):
         ends, change = [], engine.net.zeros()
-        for i in range(N):
+        for i in asked:
             model = server
             plan = batches(engine, i, index, PLAIN.work)
             for batch in plan:
@@ -82,9 +89,9 @@ def test_scaffold_equals_its_box():
             change = {k: change[k] + (new[k] - own[i][k]) / N for k in change}
             own[i] = new
             ends.append(model)
-        server = mean(ends, SIZES)
+        server = mean(ends, [SIZES[i] for i in asked])
         control = tree.plus(control, change)
-    state = play(Scaffold(local=PLAIN), engine, rounds=2)
+    state = play(Scaffold(local=PLAIN), engine, rounds=2, ids=tuple(asked))
     assert gap(tree.take(state.models, 0), server) < 1e-5
     assert gap(state.control, control) < 1e-4
 

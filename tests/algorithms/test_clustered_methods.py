@@ -1,7 +1,7 @@
 """Each clustered method on tiny federations: what its paper says, and the traps that others fell into."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -42,6 +42,7 @@ from umbel.algorithms import (
     Oracle,
     Solo,
 )
+from umbel.algorithms.oneshot import described_anew, nearest_cluster
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_TRIAL
 from umbel.clustering.proximity import update_angle
@@ -289,6 +290,30 @@ def test_flags_private_modes_send_no_counts(private):
     fed = tiny()
     FLAG(gradient_epochs=2, cut="gap", local=LOCAL, **private).init(fed, SEED)
     assert "counts" not in {line.kind for line in fed.ledger.lines}
+
+
+def test_flag_describes_who_answered_everything():
+    """c001 sends no vectors and c004 no update: both stay out, and all parts of a row are one client's."""
+    def perform(call, inner):
+        silent = {"class_vectors": "c001", "train": "c004"}.get(call.task.name)
+        for chunk in inner(call):
+            position = int(chunk.positions[0])
+            yield Silent(position, "late") if fed.names[int(call.cohort.ids[position])] == silent else chunk
+
+    fed, method, asked = tiny(), FLAG(gradient_epochs=2, local=LOCAL), Cohort(EVERYBODY, 0, "signature")
+    whole = method.describe(fed, asked, fed.net.init(SEED))[1]
+    fed.perform = partial(perform, inner=fed.perform)
+    who, signature = method.describe(fed, asked, fed.net.init(SEED))
+    assert who.tolist() == [0, 2, 3, 5]
+    assert set(signature) == set(whole)
+    for name in ("basis", "counts", "update"):
+        assert torch.equal(signature[name], whole[name][who])
+
+
+def test_flags_sweep_goes_from_one_cluster_to_everybody_alone():
+    """Both ends of the grid count: alpha 1 merges all, alpha 0 nobody who differs."""
+    curve = FLAG(gradient_epochs=2, step=1.0, local=LOCAL).init(tiny(), SEED).evidence["curve"]
+    assert curve[:, :2].tolist() == [[1, 1], [0, 6]]
 
 
 def test_flag_trains_for_its_gradient_from_the_common_model():
@@ -581,7 +606,36 @@ def test_fedsoft_equals_a_literal_round():
     assert gap(fed.memory()[0]["c003"]["last"], ends[1]) < 1e-6  # a client's own model
 
 
+def test_fedsofts_least_share_is_that_of_a_centre_without_a_vote():
+    """A centre that shuns label 0 gets no vote of a client that holds 0 alone, all votes of one that holds 1 alone."""
+    shares = {"c000": [0] * 4, "c001": [1] * 4, "c002": [0, 1, 0, 1]}
+    x = np.zeros((4, *SHAPE), np.float32)
+    people = Population.of_sites({name: (x, np.array(y), x, np.array(y)) for name, y in shares.items()}, CLASSES)
+    fed, method = LoopEngine(tiny_model(), people, SEED), FedSoft(2, least=0.01, local=LOCAL)
+    fair = tree.zeros_like(fed.net.init(SEED))
+    shuns = {**fair, "3.bias": tensor([-9.0, 0.0, 0.0])}
+    state = replace(method.init(fed, SEED), models=tree.stack([fair, shuns]))
+    after = method.admit(fed, state, Cohort(torch.arange(3), 0, "admit"))
+    assert after.share.tolist() == [[1, 0.01], [0.01, 1], [0.5, 0.5]]
+    assert after.labels.tolist() == [0, 1, 0]
+
+
 # Newcomers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_cluster_is_so_on_average():
+    """Mean distances 5 and 4, although the nearest member of all is in the first; an empty cluster is far from all."""
+    assert nearest_cluster(tensor([1.0, 9.0, 4.0, 4.0]), tensor([0, 0, 1, 1]), 3) == (1, 4.0)
+    assert nearest_cluster(tensor([]), tensor([]), 2) == (-1, float("inf"))
+
+
+@pytest.mark.parametrize(("client", "who", "signature"), [(2, [4, 2, 7], [1, 9, 3]), (5, [4, 2, 7, 5], [1, 2, 3, 9])])
+def test_who_is_described_again_has_its_new_signature(client, who, signature):
+    """In the place of the old one; a newcomer's stands last."""
+    evidence = {"who": tensor([4, 2, 7]), "signature": {"x": tensor([[1.0], [2.0], [3.0]])}}
+    after = described_anew(evidence, client, {"x": tensor([[9.0]])})
+    assert (after["who"].tolist(), after["signature"]["x"].flatten().tolist()) == (who, signature)
+
 
 FOUNDERS = {
     "pacfl": lambda: PACFL(local=LOCAL),

@@ -420,6 +420,18 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
         load_plan(tmp_path / "gone.npz")
 
 
+def test_a_plan_whose_parts_do_not_add_up_is_refused(tmp_path: Path) -> None:
+    """The last client ends where the rows do: a row more would be nobody's."""
+    path = tmp_path / "plan.npz"
+    save_plan(path, draw("iid", made(), clients=4))
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays["train_rows"] = np.append(arrays["train_rows"], 0)
+    np.savez(path, **arrays)
+    with pytest.raises(UmbelError, match="must be a partition that umbel saved"):
+        load_plan(path)
+
+
 def test_a_failed_save_leaves_the_old_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is replaced whole or not at all."""
     path = tmp_path / "plan.npz"

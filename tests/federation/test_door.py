@@ -1,5 +1,7 @@
 """The door: what it refuses, bills, pads and times."""
 
+import itertools
+
 import pytest
 import torch
 from helpers import ENGINES, LOCAL, SEED, tiny_model, tiny_population
@@ -11,6 +13,7 @@ from umbel.algorithms import FedAvg
 from umbel.data.clients import Work
 from umbel.engines import local
 from umbel.errors import UmbelError
+from umbel.federation import door
 from umbel.federation.door import Cohort, NobodyAnswered, one_thread
 from umbel.federation.tasks import TASKS, Client, Leaf, Plain, Reply, UpTo, register
 from umbel.federation.training import train
@@ -35,6 +38,9 @@ uneven = plain(
     lambda net: {"a": Leaf((UpTo(9),), torch.int64), "b": Leaf((UpTo(9),), torch.int64)})
 far_apart = plain(  # of c005, which holds nine rows, infinities; of others, numbers whose sum is one
     "far_apart", lambda net, client: Reply({"x": torch.full((2,), 3e38) * (10 if len(client.y) == 9 else 1)}),
+    lambda net: {"x": Leaf((2,))})
+half_finite = plain(  # of c005 one number of two
+    "half_finite", lambda net, client: Reply({"x": torch.tensor([1.0, torch.inf if len(client.y) == 9 else 2.0])}),
     lambda net: {"x": Leaf((2,))})
 misnamed = plain("misnamed", lambda net, client: Reply({"y": client.size}), lambda net: {"x": Leaf()})
 
@@ -73,6 +79,31 @@ def test_large_numbers_are_believed_and_infinite_ones_are_not(engine):
     heard = fed_of(engine).map(far_apart, Cohort(torch.tensor([0, 5, 3]), 0))
     assert heard.ids.tolist() == [0, 3]
     assert heard.lost == {"c005": "not finite"}
+
+
+@engines
+def test_one_infinite_number_spoils_an_answer(engine):
+    """An answer is believed whole or not at all: [1, inf] is not, [1, 2] is."""
+    heard = fed_of(engine).map(half_finite, Cohort(torch.tensor([0, 5, 3]), 0))
+    assert heard.answers["x"].tolist() == [[1, 2], [1, 2]]
+    assert heard.lost == {"c005": "not finite"}
+
+
+def test_an_option_that_a_task_does_not_have_is_refused():
+    """A misspelt one would vanish without a word; nobody is asked."""
+    fed = fed_of("loop")
+    with pytest.raises(UmbelError, match=r"The task 'train' has no option 'momentun'\. Did you mean 'momentum'\?"):
+        fed.map(train, Cohort(torch.tensor([0]), 0), shared={"model": fed.net.init(0)}, lr=0.1, momentun=0.5)
+    assert fed.ledger.lines == []
+
+
+def test_the_servers_own_time_is_without_what_clients_take(monkeypatch):
+    """A clock that ticks once a look: from 0 to 3 in all, of which clients are asked from 1 to 2."""
+    fed, ticks = fed_of("loop"), itertools.count()
+    monkeypatch.setattr(door.time, "perf_counter", lambda: next(ticks))
+    with fed.timing("clustering"):
+        fed.map(held_labels, Cohort(torch.tensor([0]), 0, "signature"))
+    assert fed.seconds == {"signature": 1, "clustering": 2}
 
 
 @engines

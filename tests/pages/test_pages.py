@@ -5,6 +5,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from importlib.resources import files
 from pathlib import Path
@@ -186,6 +187,18 @@ def test_gains_are_paired_by_partition_and_seed(tmp_path: Path) -> None:
     assert views.baseline(plain, [plain, other]) is None
     assert views.gain_sentence(views.gains(run, plain)) == (
         "12 of 12 clients gain, 0 lose, 0 stay within half a point; on average +5.0 points.")
+
+
+def test_the_true_group_of_a_leaf_is_its_clients(tmp_path: Path) -> None:
+    """Clients described in another order than they are listed in: the same cut has the same ARI."""
+    run = load(fake_run(tmp_path / "a"))
+    assert run.evidence.proximity is not None
+    order = np.array([0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11])
+    other = replace(run, evidence=replace(run.evidence, who=order, linkage=None,
+                                          proximity=run.evidence.proximity[np.ix_(order, order)]))
+    trees = [views.dendrogram(each) for each in (run, other)]
+    cuts = [views.cut_at(tree, run, 2.0)[1] for tree in trees if tree is not None]
+    assert cuts == [pytest.approx(run.info["clusters"]["ari"])] * 2
 
 
 def test_the_plane_keeps_distances_that_fit_it(tmp_path: Path) -> None:

@@ -236,6 +236,7 @@ def test_a_line_passes_inside_its_band() -> None:
     """ARI 0.7 is printed, the band is 0.1; where it fails, the known reason stands beside it."""
     assert judged(0.79).verdict == "pass"
     assert judged(0.79).why == ()
+    assert judged(0.59).verdict == "fail"
     assert judged(0.81).verdict == "fail"
     assert "luck" in judged(0.81).why[0]
     assert round(judged(0.81).difference or 0, 2) == 0.11

@@ -1,6 +1,9 @@
 import pytest
+from helpers import ENGINES, LOCAL, SEED, tiny_model, tiny_population
 
-from umbel.runs.evaluate import agreement, summary
+from umbel import tree
+from umbel.algorithms import FedAvg
+from umbel.runs.evaluate import accuracy, agreement, summary
 
 
 def merged(groups: int, members: int, *pairs: tuple[int, int]) -> tuple[list[int], list[int]]:
@@ -36,3 +39,21 @@ def test_summary_of_accuracies():
     clients = {f"c{i}": {"accuracy": accuracy, "rows": rows} for i, (accuracy, rows) in enumerate(pairs)}
     assert summary(clients) == pytest.approx(
         {"mean": 0.6, "std": 0.28284271, "worst_decile": 0.2, "weighted": 0.84, "over": 4})
+
+
+def test_the_worst_tenth_of_eleven_clients_are_two():
+    """A tenth is rounded up: mean of 0.1 and 0.3, where one client alone would be 0.1."""
+    clients = {f"c{i}": {"accuracy": value, "rows": 1} for i, value in enumerate([0.3, 0.1, *[0.9] * 9])}
+    assert summary(clients)["worst_decile"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("engine", ["loop", "simulator"])
+def test_clients_are_scored_on_their_test_rows(engine):
+    """Hits among the ten test rows of each, and no other rows."""
+    fed = ENGINES[engine](tiny_model(), tiny_population(), SEED)
+    state = FedAvg(local=LOCAL).init(fed, SEED)
+    scores = accuracy(fed, FedAvg(local=LOCAL), state, 1)
+    for i, name in enumerate(fed.names):
+        x, y = fed.clients.gather(fed.clients.population.test[i])
+        hits = (fed.net.logits(tree.take(state.models, 0), x).argmax(1) == y).sum()
+        assert (scores[name]["accuracy"], scores[name]["rows"]) == (pytest.approx(float(hits) / 10), 10)

@@ -47,6 +47,17 @@ def test_a_newcomer_joins_the_cluster_of_its_kind(run, tmp_path, turns):
     assert placed.fine_tuned > 0.3
 
 
+def test_a_newcomer_is_scored_on_its_test_rows(run, tmp_path):
+    """Whose labels are all moved on by one here: the cluster's model, which is right elsewhere, is wrong on most."""
+    file = client(tmp_path / "new.npz")
+    with np.load(file) as rows:
+        x, y = rows["x_test"], (rows["y_test"] + 1) % 10
+    placed = admit(run, client(file, y_test=y))
+    hits = umbel.load(run).predict(x, cluster=placed.cluster) == y
+    assert placed.accuracy == pytest.approx(hits.mean())
+    assert placed.accuracy < 0.3
+
+
 def test_admit_leaves_the_run_as_it_was(run, tmp_path):
     """Nothing is written into the run folder."""
     before = {path.name: path.read_bytes() for path in run.iterdir()}

@@ -1,0 +1,93 @@
+"""The round loop: who is asked when, who is asked again, and what a record says."""
+
+import pytest
+from helpers import LOCAL, SEED, silence, tiny_model, tiny_population
+
+from umbel.algorithms import PACFL, FedAvg
+from umbel.engines import LoopEngine
+from umbel.federation.door import Silent
+from umbel.runs.checkpoint import Saved
+from umbel.runs.run import better, rounds, sample
+
+METHOD = PACFL(local=LOCAL)  # a client is placed by its signature
+
+
+def tiny():
+    return LoopEngine(tiny_model(), tiny_population(), SEED)
+
+
+def lose_training(fed, *lost):
+    """Nobody's training is heard in these rounds."""
+    inner = fed.perform
+
+    def perform(call):
+        for chunk in inner(call):
+            gone = call.cohort.phase == "train" and call.cohort.round in lost
+            yield Silent(int(chunk.positions[0]), "late") if gone else chunk
+
+    fed.perform = perform
+    return fed
+
+
+def asked(done):
+    """The rounds in which the unplaced client c001 was asked, and lost."""
+    return [each.index for each in done if each.index >= 0 and "c001" in each.record["lost"]]
+
+
+def test_who_cannot_be_placed_is_asked_again_after_1_2_4_rounds():
+    """Asked in rounds 0, 1, 3 and 7; in between it is left alone."""
+    done = list(rounds(METHOD, silence(tiny(), "c001"), rounds=9, fine_tune=0))
+    assert asked(done) == [0, 1, 3, 7]
+    assert [each.record["waiting"]["c001"] for each in done[1:5]] == [[1, 1], [2, 3], [2, 3], [3, 7]]
+
+
+def test_a_resumed_run_knows_who_is_waiting():
+    """Stopped after round 4, it asks again in round 7, as it would have."""
+    fed = silence(tiny(), "c001")
+    done = list(rounds(METHOD, fed, rounds=5, fine_tune=0))
+    saved = Saved(4, done[-1].state, *fed.memory(), [each.record for each in done])
+    assert asked(rounds(METHOD, silence(tiny(), "c001"), rounds=9, fine_tune=0, saved=saved)) == [7]
+
+
+def test_lost_rounds_end_a_run_only_in_a_row():
+    """Four of seven rounds are lost, never three of them one after the other."""
+    done = list(rounds(FedAvg(local=LOCAL), lose_training(tiny(), 0, 2, 4, 5), rounds=7, fine_tune=0))
+    assert [each.record["lost_in_a_row"] for each in done[1:]] == [1, 0, 1, 0, 1, 2, 0]
+
+
+def test_a_cohort_is_a_share_of_those_who_are_placed_and_there():
+    """Halves are rounded up, one is the least; who is away or unplaced is not asked."""
+    fed = tiny()
+    state = FedAvg().init(fed, SEED)
+    assert [len(sample(fed, state, 0, fraction).ids) for fraction in (0.01, 0.25, 0.5, 1.0)] == [1, 2, 3, 6]
+    fed.online[4] = False
+    state.labels[2] = -1
+    assert sample(fed, state, 0, 1.0).ids.tolist() == [0, 1, 3, 5]
+
+
+def test_every_round_draws_a_cohort_of_its_own():
+    """Of 20 pairs of six clients in 20 rounds, more than half of the 15 there are; the run's seed counts as well."""
+    def drawn(seed):
+        fed = LoopEngine(tiny_model(), tiny_population(), seed)
+        state = FedAvg().init(fed, SEED)
+        return [tuple(sample(fed, state, index, 1 / 3).ids.tolist()) for index in range(20)]
+
+    assert len(set(drawn(0))) > 7
+    assert drawn(0) == drawn(0) != drawn(1)
+
+
+def test_the_last_round_is_tested_once():
+    """Three accuracies are three models sent to each; what clients would use now is one of them, not a fourth."""
+    fed = tiny()
+    first, last = (each.record["bytes"]["evaluate"]["down"]["model"]
+                   for each in list(rounds(FedAvg(local=LOCAL), fed, rounds=2))[1:])
+    everybody = len(fed.names) * 4 * fed.net.parameters
+    assert (first, last) == (everybody, 3 * everybody)
+
+
+@pytest.mark.parametrize(("now", "best", "answer"), [(0.6, None, True), (0.6, 0.5, True), (0.5, 0.5, False),
+                                                     (0.4, 0.5, False), (None, None, False), (None, 0.5, False)])
+def test_the_better_round_has_the_higher_validation_score(now, best, answer):
+    """Of equal ones the first counts; a round without a score never does."""
+    record, so_far = ({} if score is None else {"validation": {"mean": score}} for score in (now, best))
+    assert better(record, so_far or None) == answer
