@@ -10,10 +10,11 @@ Here the client's task, `class_counts`, is umbel's. One of your own is a functio
         return umbel.Reply({"mean": client.x.mean(0).flatten()})     # travels and is billed; keep={...} would stay
 
     mean_image = umbel.register(umbel.Plain(
-        "mean_image", look, answers=lambda net, **options: {"mean": Leaf((net.features,))}))  # from umbel.tasks
+        "mean_image", look, answers=lambda net, **options: {"mean": umbel.Leaf((net.features,))}))
 
 and `fed.map(mean_image, cohort).answers["mean"]` is (clients, features). An answer that is not what `answers` promised
-is lost at the door. Methods that do more than group once subclass `umbel.Algorithm`: init, round, admit.
+is lost at the door. Options that a task takes are declared, `options=("rank",)`; others are refused. Methods that do
+more than group once subclass `umbel.Algorithm`: init, round, admit.
 
     python examples/your_method.py
 """
@@ -23,30 +24,27 @@ from dataclasses import dataclass
 from torch import Tensor
 
 import umbel
-from umbel.algorithms.oneshot import OneShot
-from umbel.clustering.proximity import manhattan
-from umbel.clustering.signatures import class_counts
 
 
 @dataclass(frozen=True)
-class ByClasses(OneShot):
+class ByClasses(umbel.OneShot):
     """Total variation between class histograms, cut at the largest gap.
 
     It costs 8 bytes a class, tells the server who holds what, and is blind to how images look. Where members of a group
     hold their classes in very different amounts (alpha=1 below) no gap is clear, and the answer is one cluster.
     """
 
-    local: umbel.Local = umbel.Local()
+    local: umbel.Local = umbel.training()
 
     def describe(self, fed: umbel.Federation, cohort: umbel.Cohort, anchor: dict) -> tuple[Tensor, dict]:
         """q_i: the share of each class among the client's training rows."""
-        heard = fed.map(class_counts, cohort)
+        heard = fed.map(umbel.signatures.class_counts, cohort)
         counts = heard.answers["counts"].double()
         return heard.ids, {"shares": counts / counts.sum(1, keepdim=True)}
 
     def apart(self, a: dict, b: dict, evidence: dict) -> Tensor:
         """d_ij = 1/2 sum_c |q_ic - q_jc|: 0 for the same mix, 1 for no class in common."""
-        return manhattan(a["shares"], b["shares"]) / 2
+        return umbel.proximity.manhattan(a["shares"], b["shares"]) / 2
 
 
 SCENARIO, CLIENTS, ROUNDS, LOCAL = "flag:groups=5,alpha=20", 20, 10, umbel.Local(epochs=2)
@@ -60,6 +58,6 @@ def federation() -> umbel.Federation:
 if __name__ == "__main__":
     for method in (umbel.FedAvg(local=LOCAL), ByClasses(local=LOCAL)):
         result = umbel.run(method, federation(), rounds=ROUNDS)
-        found = result.info["clusters"]
-        print(f"{type(method).__name__:9} accuracy {100 * result.accuracy:.1f} %, {found['count']} clusters,"
-              f" ARI {found['ari']:.2f}")
+        clusters = result.info["clusters"]
+        print(f"{type(method).__name__:9} accuracy {100 * result.accuracy:.1f} %, {clusters['count']} clusters,"
+              f" ARI {clusters['ari']:.2f}")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from umbel.data.sources import load
+import umbel
 
 folder = Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
-digits = load("digits")
+digits = umbel.open_dataset("digits")
 order = np.random.default_rng(0).permutation(len(digits.y_train))
 for k, (name, turned) in enumerate({"site-a": 0, "site-b": 1, "site-c": 0, "site-d": 1}.items()):
     rows = order[300 * k : 300 * (k + 1)]

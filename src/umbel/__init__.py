@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
     from umbel.clustering import proximity, signatures
     from umbel.data.clients import Pool, Population, Work
     from umbel.data.scenarios import SCENARIOS
-    from umbel.data.sources import DATASETS, Dataset
+    from umbel.data.sources import DATASETS, Dataset, open_dataset
     from umbel.errors import UmbelError
     from umbel.federation.door import Cohort, Federation, Heard
     from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
@@ -74,7 +74,7 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     # Methods with clusters: given by the truth, formed at once before training, formed while training.
     "Oracle", "FLAG", "PACFL", "FedClust", "CFLGT", "KMeans", "IFCA", "CFL", "FedSoft", "FLHC", "FedSEM", "FedGroup",
     # Bring your own data or model.
-    "Dataset", "Pool", "Population", "Model", "wrap",
+    "open_dataset", "Dataset", "Pool", "Population", "Model", "wrap",
     # Write a method: its base classes, how clients train, its settings and state; whom it asks, and who answered.
     "Algorithm", "OneShot", "Local", "training", "number", "choice", "State", "Federation", "Cohort", "Heard", "Held",
     "Work",
@@ -91,7 +91,7 @@ _HOMES = {
     "umbel.clustering": "proximity signatures",
     "umbel.data.clients": "Pool Population Work",
     "umbel.data.scenarios": "SCENARIOS",
-    "umbel.data.sources": "DATASETS Dataset",
+    "umbel.data.sources": "DATASETS Dataset open_dataset",
     "umbel.errors": "UmbelError",
     "umbel.federation.door": "Cohort Federation Heard",
     "umbel.federation.tasks": "TASKS Client Leaf Loop Plain Reply Rows UpTo register",

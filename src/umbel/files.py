@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:
-    """Write a file that is either the old one or the new one, whatever happens; not `durable`: but a power cut."""
+    """Write a file that is the old one or the new one, whatever happens; a power cut may lose it unless `durable`."""
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:
         file.write(content)

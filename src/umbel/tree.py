@@ -31,9 +31,9 @@ class Held:
 
     def __post_init__(self) -> None:
         if len(self.index) and not 0 <= int(self.index.min()) <= int(self.index.max()) < count(self.models):
-            found = sorted(set(self.index.tolist()))
+            labels = sorted(set(self.index.tolist()))
             raise IndexError(
-                f"Every client must hold one of {count(self.models)} models. Got labels {found}"
+                f"Every client must hold one of {count(self.models)} models. Got labels {labels}"
                 " (-1 means not placed yet: admit the client first)."
             )
 

@@ -33,7 +33,7 @@ from umbel.clustering.proximity import (
     update_angle,
 )
 from umbel.clustering.signatures import leading_vectors
-from umbel.data.sources import load
+from umbel.data.sources import open_dataset
 from umbel.tree import Ragged
 
 F = 7
@@ -468,7 +468,7 @@ CIFAR_WHOLE = [0, 6.83, 6.55, 8.65, 9.29, 10.48, 10.78, 7.56, 6.66, 8.99]  # as 
 @needs_data
 def test_cifars_class_angles_are_pacfls():
     """p = 3, column angles of raw pixels: the public notebook's row on the whole set, ours on the part of 20,000."""
-    images = load("cifar10", REAL)
+    images = open_dataset("cifar10", REAL)
     x, y = (torch.from_numpy(half) for half in (images.x_train, images.y_train))
     bases = ragged(*(leading_vectors(x[y == c].flatten(1).float() / 255, 3) for c in range(10)))
     row = column_angle(bases, bases)[0].tolist()

@@ -9,7 +9,7 @@ from real_data import REAL, needs_data
 import umbel
 from umbel.clustering.proximity import column_angle, euclidean, symmetric
 from umbel.clustering.signatures import leading_vectors
-from umbel.data.sources import load
+from umbel.data.sources import open_dataset
 from umbel.federation.training import train
 from umbel.runs.evaluate import agreement
 from umbel.tree import Ragged
@@ -30,7 +30,7 @@ def test_the_oracle_beats_one_model_on_rotated_images():
 
 def angles_between_classes(data: str, rank: int) -> np.ndarray:
     """Column angles between the classes of a whole training set."""
-    held = load(data, REAL)
+    held = open_dataset(data, REAL)
     rows = [torch.from_numpy(held.x_train[held.y_train == c]).flatten(1).float() / 255 for c in range(held.classes)]
     basis = torch.stack([leading_vectors(x, rank) for x in rows])
     ragged = Ragged(basis, torch.full((len(basis),), rank))
@@ -42,7 +42,7 @@ def angles_between_classes(data: str, rank: int) -> np.ndarray:
 def test_classes_of_cifar_form_animals_and_vehicles():
     """PACFL's picture: columns of the class subspaces are near inside {bird .. horse} and {plane, car, ship, truck}."""
     found = angles_between_classes("cifar10", rank=3)
-    if len(load("cifar10", REAL).y_train) == 20_000:  # the first row as measured before on that part
+    if len(open_dataset("cifar10", REAL).y_train) == 20_000:  # the first row as measured before on that part
         expected = [0, 7.10, 6.68, 8.70, 9.40, 10.61, 10.84, 7.63, 6.87, 9.34]
         assert found[0] == pytest.approx(expected, abs=0.01)
     animals, vehicles = [2, 3, 4, 5, 6, 7], [0, 1, 8, 9]
@@ -68,7 +68,7 @@ def test_pacfl_finds_the_four_data_sets_of_mix_4():
 @needs_data
 def test_the_classifier_tells_two_label_groups_apart_best():
     """FedClust's Fig. 1 with LeNet-5: distances between groups over those within are largest at the classifier."""
-    held = load("cifar10", REAL)
+    held = open_dataset("cifar10", REAL)
     rng = np.random.default_rng(0)
     rows = [rng.choice(np.flatnonzero((held.y_train < 5) == (k < 5)), 750, replace=False) for k in range(10)]
     people = umbel.Population(umbel.Pool(held.x_train, held.y_train), rows, rows, np.arange(10) // 5, 10)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from umbel.data.partition import first_seen
 from umbel.data.plans import Plan, load_plan, realise, save_plan
 from umbel.data.scenarios import SCENARIOS, draw, mix4, parse
-from umbel.data.sources import Dataset, load
+from umbel.data.sources import Dataset, open_dataset
 from umbel.data.testsets import TEST_MODES
 from umbel.errors import UmbelError
 
@@ -331,7 +331,7 @@ def test_a_plan_fits_its_own_data_only() -> None:
 
 def test_digits_can_be_drawn() -> None:
     """The set inside scikit-learn serves the default scenarios, with fewer rows per label, said in the facts."""
-    digits = load("digits")
+    digits = open_dataset("digits")
     plan = draw("rotation-4", digits, clients=16)
     assert 2 <= plan.facts["per_label"] < 100
     assert plan.facts["data"] == "digits"

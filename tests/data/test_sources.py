@@ -17,7 +17,7 @@ import scipy.io
 from real_data import REAL
 
 from umbel.data import formats, sources
-from umbel.data.sources import DATASETS, Dataset, load
+from umbel.data.sources import DATASETS, Dataset, open_dataset
 from umbel.errors import UmbelError
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # x_train, y_train, x_test, y_test
@@ -47,7 +47,7 @@ def same(found: Dataset, arrays: Arrays) -> bool:
 def refusal(name: str, folder: Path) -> str:
     """The sentence that `load` refuses with; on one line."""
     with pytest.raises(UmbelError) as caught:
-        load(name, folder)
+        open_dataset(name, folder)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -109,7 +109,7 @@ def python2(held: Any) -> bytes:
 def test_a_data_set_that_is_not_known_is_named_with_the_near_spelling() -> None:
     """A slip of the pen gets the right name."""
     with pytest.raises(UmbelError, match=r"no data set 'fashion-mnits'\. Did you mean 'fashion-mnist'"):
-        load("fashion-mnits")
+        open_dataset("fashion-mnits")
 
 
 def test_every_source_has_a_mean_and_a_deviation_a_channel() -> None:
@@ -123,7 +123,7 @@ def test_every_source_has_a_mean_and_a_deviation_a_channel() -> None:
 
 def test_digits_are_whole_and_never_change() -> None:
     """The test half is a fifth of each label, and the same rows for ever."""
-    digits = load("digits")
+    digits = open_dataset("digits")
     assert digits.label == "digits"
     assert digits.x_train.shape == (1438, 1, 8, 8)
     assert digits.x_test.shape == (359, 1, 8, 8)
@@ -131,7 +131,7 @@ def test_digits_are_whole_and_never_change() -> None:
     assert digits.x_train.dtype == np.uint8
     assert np.bincount(digits.y_test).tolist() == [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
     assert digits.y_test[:12].tolist() == [1, 5, 5, 3, 5, 5, 9, 1, 2, 1, 3, 1]
-    assert np.array_equal(load("digits").x_test, digits.x_test)
+    assert np.array_equal(open_dataset("digits").x_test, digits.x_test)
 
 
 # Formats
@@ -142,7 +142,7 @@ def test_npz_comes_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     """Images with the channels last, as npz files have them, become channels first; arrays are fit for torch."""
     x_train, y_train, x_test, y_test = images(name)
     write_npz(tmp_path / f"{name}.npz", (x_train.transpose(0, 2, 3, 1), y_train[:, None], x_test, y_test))
-    found = load(name, tmp_path)
+    found = open_dataset(name, tmp_path)
     assert same(found, (x_train, y_train, x_test, y_test))
     assert found.x_train.dtype == np.uint8
     assert found.y_train.dtype == np.int64
@@ -158,7 +158,7 @@ def test_npz_comes_back_as_it_was_written(name: str, tmp_path: Path) -> None:
 def test_npz_files_go_by_customary_names(name: str, file: str, tmp_path: Path) -> None:
     """Other spellings count, and parts with their size."""
     write_npz(tmp_path / file, images(name))
-    assert same(load(name, tmp_path), images(name))
+    assert same(open_dataset(name, tmp_path), images(name))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,10 @@ def test_two_parts_in_one_folder_are_refused(tmp_path: Path) -> None:
 def test_idx_comes_back_as_it_was_written(name: str, place: str, end: str, tmp_path: Path) -> None:
     """Plain and packed idx files, in torchvision's folders and in one named as the set."""
     write_idx(tmp_path / place, images(name), end)
-    found = load(name, tmp_path)
+    found = open_dataset(name, tmp_path)
     assert same(found, images(name))
     assert found.x_train.flags.writeable
-    assert same(load(name, tmp_path / place), images(name))
+    assert same(open_dataset(name, tmp_path / place), images(name))
 
 
 def test_mnist_never_passes_for_fashion_mnist(tmp_path: Path) -> None:
@@ -200,15 +200,15 @@ def test_mnist_never_passes_for_fashion_mnist(tmp_path: Path) -> None:
         assert "'fashion-mnist' was not found" in refusal("fashion-mnist", folder)
     assert "'mnist' was not found" in refusal("mnist", tmp_path / "loose")
     write_idx(tmp_path / "FashionMNIST" / "raw", images("fashion-mnist", seed=1))
-    assert same(load("mnist", tmp_path), images("mnist"))
-    assert same(load("fashion-mnist", tmp_path), images("fashion-mnist", seed=1))
+    assert same(open_dataset("mnist", tmp_path), images("mnist"))
+    assert same(open_dataset("fashion-mnist", tmp_path), images("fashion-mnist", seed=1))
 
 
 def test_kmnist_has_npz_files_of_its_own(tmp_path: Path) -> None:
     """KMNIST is also handed on as four npz files with one unnamed array each."""
     for name, array in zip(("train-imgs", "train-labels", "test-imgs", "test-labels"), images("kmnist"), strict=True):
         np.savez(tmp_path / f"kmnist-{name}.npz", array.squeeze(1) if array.ndim == 4 else array)
-    assert same(load("kmnist", tmp_path), images("kmnist"))
+    assert same(open_dataset("kmnist", tmp_path), images("kmnist"))
 
 
 @pytest.mark.parametrize("dump", [python2, *(lambda held, p=p: pickle.dumps(held, p) for p in (2, 4, 5))])
@@ -217,7 +217,7 @@ def test_cifar10_batches_come_back_as_they_were_written(dump: Any, place: str, t
     """The batches that are there, pickled by Python 2 or by Python 3 in any protocol; some of five are a part."""
     (tmp_path / place).mkdir(parents=True, exist_ok=True)
     write_cifar10(tmp_path / place, images("cifar10"), dump)
-    found = load("cifar10", tmp_path)
+    found = open_dataset("cifar10", tmp_path)
     assert same(found, images("cifar10"))
     assert found.x_train.flags.writeable
     assert found.label == "cifar10 (7 of 50,000)"
@@ -232,10 +232,10 @@ def test_cifar100_comes_back_with_its_fine_labels(dump: Any, tmp_path: Path) -> 
         for name, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
             held = {b"data": x.reshape(len(x), -1), b"fine_labels": y.tolist(), b"coarse_labels": [0] * len(y)}
             (folder / name).write_bytes(dump(held))
-    assert same(load("cifar100", tmp_path), images("cifar100"))
+    assert same(open_dataset("cifar100", tmp_path), images("cifar100"))
     assert "was not found" in refusal("cifar100", tmp_path / "other")
     (tmp_path / "other" / "meta").touch()
-    assert same(load("cifar100", tmp_path / "other"), images("cifar100"))
+    assert same(open_dataset("cifar100", tmp_path / "other"), images("cifar100"))
 
 
 @pytest.mark.parametrize("place", [".", "svhn"])
@@ -247,7 +247,7 @@ def test_svhn_comes_back_with_zero_as_label_zero(place: str, tmp_path: Path) -> 
     for half, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
         held = {"X": x.transpose(2, 3, 1, 0), "y": np.where(y == 0, 10, y)[:, None].astype(np.uint8)}
         scipy.io.savemat(tmp_path / place / f"{half}_32x32.mat", held, do_compression=True)
-    assert same(load("svhn", tmp_path), images("svhn", train=20))
+    assert same(open_dataset("svhn", tmp_path), images("svhn", train=20))
 
 
 def test_usps_comes_back_from_libsvm(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_usps_comes_back_from_libsvm(tmp_path: Path) -> None:
         rows = [" ".join([f"{label + 1}", *(f"{i}:{v:.6f}" for i, v in enumerate(row, 1))])
                 for label, row in zip(y, values, strict=True)]
         (tmp_path / file).write_bytes(bz2.compress("\n".join(rows).encode()))
-    assert same(load("usps", tmp_path), images("usps"))
+    assert same(open_dataset("usps", tmp_path), images("usps"))
     (tmp_path / "usps.t.bz2").write_bytes(bz2.compress(b"10 1:-1 2:1\n"))
-    found = load("usps", tmp_path)
+    found = open_dataset("usps", tmp_path)
     assert found.y_test.tolist() == [9]
     assert found.x_test.reshape(-1)[:4].tolist() == [0, 255, 127, 127]
 
@@ -273,7 +273,7 @@ def test_usps_comes_back_from_hdf5(tmp_path: Path) -> None:
         for half, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
             file[f"{half}/data"] = (x.reshape(len(x), -1) / 255).astype(np.float32)
             file[f"{half}/target"] = y
-    assert same(load("usps", tmp_path), images("usps"))
+    assert same(open_dataset("usps", tmp_path), images("usps"))
     (tmp_path / "usps.h5").write_bytes((tmp_path / "usps.h5").read_bytes()[:1000])
     assert "usps.h5' must be a whole and readable HDF5 file" in refusal("usps", tmp_path)
 
@@ -305,11 +305,11 @@ def test_the_folder_given_comes_before_the_environment(tmp_path: Path, monkeypat
     write_idx(tmp_path / "system" / "fashion-mnist", images("fashion-mnist", seed=2), ".gz")
     package = ("dataset-fashion-mnist", tmp_path / "system" / "fashion-mnist")
     monkeypatch.setitem(sources.SYSTEM, "fashion-mnist", package)
-    assert same(load("fashion-mnist"), images("fashion-mnist", seed=2))
+    assert same(open_dataset("fashion-mnist"), images("fashion-mnist", seed=2))
     monkeypatch.setenv("UMBEL_DATA", str(tmp_path / "environment"))
-    assert same(load("fashion-mnist"), images("fashion-mnist", seed=1))
-    assert same(load("fashion-mnist", tmp_path / "given"), images("fashion-mnist", seed=0))
-    assert same(load("fashion-mnist", tmp_path), images("fashion-mnist", seed=1))
+    assert same(open_dataset("fashion-mnist"), images("fashion-mnist", seed=1))
+    assert same(open_dataset("fashion-mnist", tmp_path / "given"), images("fashion-mnist", seed=0))
+    assert same(open_dataset("fashion-mnist", tmp_path), images("fashion-mnist", seed=1))
 
 
 def test_a_missing_set_tells_the_ways_to_bring_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +431,7 @@ def test_a_truncated_file_is_one_sentence(file: str, keep: float, tmp_path: Path
         (tmp_path / name).write_bytes(bz2.compress(line))
     name = {"mnist.npz": "mnist", "kmnist": "kmnist", "fashion": "fashion-mnist", "test_batch": "cifar10",
             "test_32x32.mat": "svhn", "usps.t.bz2": "usps"}[Path(file).parts[0]]
-    assert load(name, tmp_path)
+    assert open_dataset(name, tmp_path)
     raw = (tmp_path / file).read_bytes()
     (tmp_path / file).write_bytes(raw[: int(keep if keep >= 1 else keep * len(raw))])
     assert str(tmp_path / file) in refusal(name, tmp_path)
@@ -449,7 +449,7 @@ def test_a_corrupted_file_never_ends_in_a_traceback(seed: int, tmp_path: Path) -
             raw[position] = rng.integers(256)
         (tmp_path / file).write_bytes(raw)
         with suppress(UmbelError):
-            load(name, tmp_path)
+            open_dataset(name, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_a_set_larger_than_the_whole_is_another_set(tmp_path: Path) -> None:
 def test_a_whole_training_half_with_a_part_of_the_test_half_is_a_part(tmp_path: Path) -> None:
     """The label tells of a short test half as well."""
     write_npz(tmp_path / "usps.npz", images("usps", train=7291, test=5))
-    assert load("usps", tmp_path).label == "usps (test 5 of 2,007)"
+    assert open_dataset("usps", tmp_path).label == "usps (test 5 of 2,007)"
 
 
 def test_files_that_belong_together_must_all_be_there(tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_idx_files_are_held_to_their_header(tmp_path: Path) -> None:
 def test_real_sets_load(name: str) -> None:
     """Every label occurs in both halves, pixels use the whole range, and a part says so."""
     try:
-        found = load(name, REAL)
+        found = open_dataset(name, REAL)
     except UmbelError as error:
         if "was not found" in str(error):
             pytest.skip(f"no {name} in {REAL}")

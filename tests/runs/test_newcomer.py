@@ -7,7 +7,7 @@ import pytest
 
 import umbel
 from umbel import cli
-from umbel.data.sources import load
+from umbel.data.sources import open_dataset
 from umbel.runs.checkpoint import read_json
 from umbel.runs.newcomer import admit
 
@@ -28,7 +28,7 @@ def run(tmp_path_factory):
 
 def client(path, turns=0, **arrays):
     """A newcomer's file: 60 test digits, turned."""
-    digits = load("digits")
+    digits = open_dataset("digits")
     x = np.rot90(digits.x_test, turns, axes=(2, 3)).copy()
     held = {"x_train": x[:60], "y_train": digits.y_test[:60], "x_test": x[60:160], "y_test": digits.y_test[60:160]}
     np.savez(path, **{**held, **arrays})

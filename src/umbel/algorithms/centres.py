@@ -1,6 +1,5 @@
 """What methods with cluster centres share: the nearest centre, and when a newcomer is like nobody."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,7 +9,7 @@ from umbel import tree
 from umbel.algorithms.base import Local, State, name_order
 from umbel.clustering.flat import means
 from umbel.clustering.labels import canonical
-from umbel.clustering.proximity import euclidean
+from umbel.clustering.proximity import Pairwise, euclidean
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import SIGNATURE
 from umbel.federation.training import train
@@ -19,17 +18,14 @@ from umbel.tree import Tree
 FAR = 1.5  # like nobody: this many times farther from every centre than the farthest member is from its own
 
 
-Measure = Callable[[Tensor, Tensor], Tensor]  # points (m, d), centres (k, d) -> distances (m, k)
-
-
-def centred(fed: Federation, ids: Tensor, points: Tensor, found: Tensor, anchor: Tree,
-            measure: Measure) -> tuple[Tensor, Tree]:
+def centred(fed: Federation, ids: Tensor, points: Tensor, groups: Tensor, anchor: Tree,
+            measure: Pairwise) -> tuple[Tensor, Tree]:
     """Clusters of points numbered by their clients' names, and what newcomers are measured by.
 
     A member pulls its centre towards itself, a newcomer does not: from the centre of the others it is n / (n - 1)
     times farther.
     """
-    labels = canonical(found, name_order(fed, ids))
+    labels = canonical(groups, name_order(fed, ids))
     centres = means(points, labels)
     own = measure(points, centres)[torch.arange(len(points)), labels].double().cpu()
     members = torch.bincount(labels)[labels]
@@ -44,7 +40,7 @@ def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Loc
     return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
 
 
-def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, measure: Measure) -> State:
+def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, measure: Pairwise) -> State:
     """Each of `who` joins its nearest centre, or founds a cluster around itself, which the next one may join."""
     labels, evidence, known = state.labels.clone(), state.evidence, len(state.evidence["centres"])
     centres = evidence["centres"]

@@ -55,19 +55,19 @@ class CFL(Algorithm):
         """FedAvg in each cluster; then those clusters split that should."""
         assert isinstance(state, CFLState)
         heard = train_from_clusters(fed, state, cohort, self.local)
-        held, size = state.labels[heard.ids], heard.answers["size"]
-        moved = _updates(heard, state.models, held)
-        models = tree.mean_by(heard.answers["model"], held, size, state.models)
+        own, size = state.labels[heard.ids], heard.answers["size"]
+        updates = _updates(heard, state.models, own)
+        models = tree.mean_by(heard.answers["model"], own, size, state.models)
         largest, splitting = state.largest, []
-        for label in sorted(set(held.tolist())):
-            inside = held == label
-            norms = _norms(moved[inside], size[inside])
+        for label in sorted(set(own.tolist())):
+            inside = own == label
+            norms = _norms(updates[inside], size[inside])
             largest = torch.maximum(largest, norms)
             if cohort.round >= self.patience and self._should_split(norms, largest):
                 splitting.append(label)
         after = replace(state, models=models, largest=largest)
         for label in splitting:
-            after = self._split(fed, after, state, cohort, label, heard.ids[held == label], moved[held == label])
+            after = self._split(fed, after, state, cohort, label, heard.ids[own == label], updates[own == label])
         return after
 
     def _should_split(self, norms: Tensor, largest: Tensor) -> bool:
@@ -75,7 +75,7 @@ class CFL(Algorithm):
         return bool(norms[0] < self.settled * unit[0]) and bool(norms[1] > self.restless * unit[1])
 
     def _split(self, fed: Federation, after: CFLState, before: State, cohort: Cohort, label: int, ids: Tensor,
-               moved: Tensor) -> CFLState:
+               updates: Tensor) -> CFLState:
         """Part a cluster in two by its members' updates, all taken from the same model."""
         members = before.labels == label
         if int((members & fed.online).sum()) < self.smallest:
@@ -87,11 +87,11 @@ class CFL(Algorithm):
             with suppress(NobodyAnswered):  # then those that did answer are parted alone
                 heard = train_from_clusters(fed, before, asked, self.local, keep=False)
                 late = _updates(heard, before.models, before.labels[heard.ids])
-                ids, moved = torch.cat([ids, heard.ids]), torch.cat([moved, late])
+                ids, updates = torch.cat([ids, heard.ids]), torch.cat([updates, late])
         if len(ids) < self.smallest:
             return after
         with fed.timing(CLUSTERING):
-            side = bipartition(symmetric(cosine(moved, moved)))
+            side = bipartition(symmetric(cosine(updates, updates)))
         first = min(ids.tolist(), key=lambda i: fed.names[i])  # stays, so that labels do not depend on the order
         leaving = side != side[ids.tolist().index(first)]
         labels = torch.where(members, -1, after.labels)  # members that are away are placed when they return
@@ -104,12 +104,12 @@ class CFL(Algorithm):
         return choose_by_loss(fed, state, newcomers)
 
 
-def _updates(heard: Heard, models: Stack, held: Tensor) -> Tensor:
+def _updates(heard: Heard, models: Stack, own: Tensor) -> Tensor:
     """Each client's way from the model that it was sent, (m, d)."""
-    return tree.flat(heard.answers["model"]) - tree.flat(tree.take(models, held.to(models[next(iter(models))].device)))
+    return tree.flat(heard.answers["model"]) - tree.flat(tree.take(models, own.to(models[next(iter(models))].device)))
 
 
-def _norms(moved: Tensor, size: Tensor) -> Tensor:
+def _norms(updates: Tensor, size: Tensor) -> Tensor:
     """Length of the mean update, and of the longest one."""
-    weights = (size / size.sum().clamp(min=1)).to(moved.device, moved.dtype)
-    return torch.stack([(weights @ moved).norm(), moved.norm(dim=1).max()]).double().cpu()
+    weights = (size / size.sum().clamp(min=1)).to(updates.device, updates.dtype)
+    return torch.stack([(weights @ updates).norm(), updates.norm(dim=1).max()]).double().cpu()

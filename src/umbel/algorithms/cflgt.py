@@ -53,14 +53,14 @@ class CFLGT(OneShot):
         """Affinity propagation, if the trajectories are clustered at all."""
         points = evidence["signature"]["trajectory"]
         tendency = hopkins(points.flatten(1), fed.seed)
-        found = affinity_propagation(distance, self.damping)
+        groups = affinity_propagation(distance, self.damping)
         if tendency <= self.gate:
             middle = distance.sum(1).argmin()
-            found = found._replace(labels=torch.zeros_like(found.labels), exemplars=middle[None])
-        farthest = distance[torch.arange(len(distance)), found.exemplars[found.labels]].max()
-        extra = {"exemplars": evidence["who"][found.exemplars], "converged": torch.tensor(float(found.converged)),
+            groups = groups._replace(labels=torch.zeros_like(groups.labels), exemplars=middle[None])
+        farthest = distance[torch.arange(len(distance)), groups.exemplars[groups.labels]].max()
+        extra = {"exemplars": evidence["who"][groups.exemplars], "converged": torch.tensor(float(groups.converged)),
                  "hopkins": torch.tensor(tendency), "variation": variation(points)}
-        return Choice(found.labels, FAR * float(farthest), torch.zeros(0, 4, dtype=torch.float64)), extra
+        return Choice(groups.labels, FAR * float(farthest), torch.zeros(0, 4, dtype=torch.float64)), extra
 
     def counts(self, state: State) -> Tensor:
         """A newcomer is compared with exemplars; with all members of a cluster that newcomers founded."""

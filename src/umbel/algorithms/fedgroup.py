@@ -41,12 +41,12 @@ class FedGroup(Algorithm):
         anchor = tree.take(state.models, 0)
         there = fed.online.nonzero().flatten().tolist()
         first = sorted(there, key=lambda i: key(seed, "fedgroup", fed.names[i]))[: self.sample * self.clusters]
-        who, moved = self._updates(fed, torch.tensor(sorted(first)), anchor)
+        who, changes = self._updates(fed, torch.tensor(sorted(first)), anchor)
         labels = torch.full((len(fed.names),), -1)
         with fed.timing(CLUSTERING):
-            directions = torch.linalg.svd(moved, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
-            groups, _ = kmeans(1 - cosine(moved, directions), self.clusters, seed)  # EDC: cosines with the directions
-            labels[who], evidence = centred(fed, who, moved, groups, anchor, cosine)
+            directions = torch.linalg.svd(changes, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
+            groups, _ = kmeans(1 - cosine(changes, directions), self.clusters, seed)  # EDC: cosines with the directions
+            labels[who], evidence = centred(fed, who, changes, groups, anchor, cosine)
         grown = state.grow(anchor, len(evidence["centres"]) - 1)
         return replace(grown, labels=labels, evidence=evidence)
 
@@ -61,5 +61,5 @@ class FedGroup(Algorithm):
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """The first training, then the group whose mean update points the same way."""
-        who, moved = self._updates(fed, newcomers.ids, tree.to(state.evidence["anchor"], fed.device))
-        return join_nearest(fed, state, who, moved, cosine)
+        who, changes = self._updates(fed, newcomers.ids, tree.to(state.evidence["anchor"], fed.device))
+        return join_nearest(fed, state, who, changes, cosine)

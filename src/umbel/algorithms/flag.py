@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, State, training
+from umbel.algorithms.base import Local, training
 from umbel.algorithms.oneshot import OneShot, unragged, updates
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL, CUTS, Choice, Dendrogram
@@ -105,8 +105,8 @@ class FLAG(OneShot):
         return reduce(Tensor.add_, shares)
 
     @property
-    def _rule(self) -> str:
-        """The name of the cut in the registry: a sweep goes by its rule."""
+    def rule_name(self) -> str:
+        """A sweep goes by its rule."""
         return self.rule if self.cut == "sweep" else self.cut
 
     def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
@@ -115,11 +115,7 @@ class FLAG(OneShot):
         grid = torch.arange(0, 1 + self.step, self.step, dtype=torch.float64)
         trial = partial(validate, fed, evidence["who"], self.local, self.validators, self.validation_rounds)
         dendrogram = Dendrogram(links, distance, self.clusters, self.threshold, grid, trial)
-        return CUTS[self._rule].choose(dendrogram), {"linkage": links}
-
-    def why(self, state: State) -> str:
-        """The reason of the cut."""
-        return CUTS[self._rule].why(state.evidence["curve"])
+        return CUTS[self.rule_name].choose(dendrogram), {"linkage": links}
 
 
 def _classwise(signature: Tree) -> Classwise:

@@ -47,8 +47,8 @@ class IFCA(Algorithm):
         if self.first == "loss":
             return -1
         rng = generator(seed, "first", name)
-        told = self.first == "expert" and rng.random() < self.expert
-        return self.truth[i] % self.clusters if told else int(rng.integers(self.clusters))
+        right = self.first == "expert" and rng.random() < self.expert
+        return self.truth[i] % self.clusters if right else int(rng.integers(self.clusters))
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """Choose (in round 0 the choice was made just before), train, average per cluster."""

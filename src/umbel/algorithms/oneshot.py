@@ -49,11 +49,18 @@ class OneShot(Algorithm):
     def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
         """Distances to labels, and what to keep of the way there."""
         links = linkage(distance, self.linkage)
-        return CUTS[self.cut].choose(Dendrogram(links, distance, self.clusters, self.threshold)), {"linkage": links}
+        dendrogram = Dendrogram(links, distance, self.clusters, self.threshold)
+        return CUTS[self.rule_name].choose(dendrogram), {"linkage": links}
+
+    @property
+    def rule_name(self) -> str:
+        """The cut's name in the registry."""
+        return self.cut
 
     def why(self, state: State) -> str:
         """The reason of the cut."""
-        return CUTS[self.cut].why(state.evidence["curve"]) if "curve" in state.evidence else ""
+        curve = state.evidence.get("curve", ())
+        return CUTS[self.rule_name].why(curve) if len(curve) else ""
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""

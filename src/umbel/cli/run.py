@@ -39,7 +39,7 @@ from umbel.cli.options import (
     of_run,
 )
 
-# Arguments are hidden from their panel and told in the text: typer 0.20 with click 8.5 loses their help.
+# Arguments are hidden from their panel and described in the text: typer 0.20 with click 8.5 loses their help.
 
 
 @app.command()
@@ -85,7 +85,7 @@ def compare(
 
     METHODS are names; `umbel list methods`. A --set for one of them alone is written METHOD.NAME=VALUE.
 
-    An --out that holds runs of the same comparison, finished or stopped, is gone on with.
+    An --out that holds runs of the same comparison, finished or stopped, is continued.
 
     Example: umbel compare fedavg fedprox oracle --scenario rotation-4 --clients 12 --seeds 3
     """

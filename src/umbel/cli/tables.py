@@ -36,7 +36,7 @@ def reproduce(*, name: str, only: list[str] | None, seeds: int, rounds: int | No
     resolved = Experiment(device=device).resolved().device
     at_hand = AtHand.look(sorted({each for cell in table.cells for each in selection.sets_of(table, cell)}), data_dir)
     if table.compute:
-        bring = cache(lambda each: sources.load(each, data_dir))
+        bring = cache(lambda each: sources.open_dataset(each, data_dir))
         with console.status("Computing ..."):
             outcomes = {cell: gather.by_computing(table, cell, bring, seeds, at_hand) for cell in chosen}
     else:

@@ -119,7 +119,7 @@ HUB: dict[str, tuple[str, str | None, str, str]] = {  # set -> repository, confi
 }
 
 
-def load(name: str, folder: Path | None = None) -> Dataset:
+def open_dataset(name: str, folder: Path | None = None) -> Dataset:
     """The set of that name, from the first place that has it; `folder` is looked into first."""
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)

@@ -112,7 +112,7 @@ class Crew:
 def _start(folder: Path) -> subprocess.Popen[bytes]:
     """A worker in a session of its own: Ctrl-C reaches the simulator alone, which then ends it."""
     code = "import sys; from umbel.algorithms import import_all; from umbel.engines.worker import main;" \
-           " import_all(); main(sys.argv[1])"  # it is told tasks by name, and methods bring some of their own
+           " import_all(); main(sys.argv[1])"  # tasks come by name, and methods bring some of their own
     return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             start_new_session=True, pipesize=PIPE)
 

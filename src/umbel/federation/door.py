@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
@@ -121,7 +122,7 @@ class Federation(ABC):
 
     @abstractmethod
     def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
-        """Give clients back what `memory` told."""
+        """Give clients back what `memory` returned."""
 
     def close(self) -> None:  # noqa: B027 (most engines hold nothing)
         """Let go of what an engine holds outside this process."""
@@ -131,6 +132,15 @@ class Federation(ABC):
         return (f"<{type(self).__name__} of {len(self.names)} clients: {about.data}"
                 f"{', ' + str(about.setup['scenario']) if 'scenario' in about.setup else ''}; model {self.net.name},"
                 f" {self.net.parameters:,} parameters, on {self.device}>")
+
+    def _repr_html_(self) -> str:
+        """Who is there and how unequal they are, for notebooks."""
+        about = self.provenance
+        rows = [sum(counts) for counts in about.label_counts or ()]
+        cells = {"clients": len(self.names), "true groups": len(set(about.truth)) if about.truth else "not known",
+                 "training rows of a client": f"{min(rows)} to {max(rows)}" if rows else "not known"}
+        lines = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in cells.items())
+        return f"<div><b>{escape(repr(self)[1:-1])}</b><table>{lines}</table></div>"
 
     def testing(self) -> Self:
         """A view through which test rows can be asked for. For `evaluate` only: methods never see them."""
@@ -278,7 +288,7 @@ def _is_ragged(leaf: Any) -> bool:
 
 
 def _place(answers: Tree, chunk: Answered, expected: Tree, count: int) -> None:
-    """Write what some of `count` positions sent into its place: nothing is held twice. Counts go to the CPU."""
+    """Write what some of `count` positions sent into its place: nothing is in memory twice. Counts go to the CPU."""
     positions = chunk.positions
     everybody = len(positions) == count and bool((positions[1:] > positions[:-1]).all())  # and in order
 

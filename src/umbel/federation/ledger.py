@@ -1,19 +1,21 @@
 """What every message cost: bytes of numbers by phase, round, client, direction and kind.
 
-A kind is the name under which a thing travels (model, size, basis ...). Billed is the tensor payload after the
-uplink; names, options and a transport's framing are not. Shared inputs are billed to every recipient, and who was
-asked but stayed silent is billed downwards only.
+A kind is the name under which a thing travels (model, size, basis ...). Billed are the bytes of tensors; names,
+options and a transport's framing are not. Shared inputs are billed to every recipient, and a client that was asked but
+stayed silent is billed downwards only.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
+from umbel.federation.phases import EVALUATE
+
 Totals: TypeAlias = dict[str, dict[str, dict[str, int]]]  # phase -> direction -> kind -> bytes
 
 
 class Line(NamedTuple):
-    """One kind of thing that moved to or from some clients in one call."""
+    """One kind of thing that was sent to or by some clients in one call."""
 
     phase: str
     round: int
@@ -30,7 +32,7 @@ class Ledger:
         self.lines: list[Line] = []
 
     def bill(self, line: Line) -> None:
-        """Write down one line; nothing is written for nothing moved."""
+        """Write down one line, unless it is of no bytes."""
         if any(line.bytes):
             self.lines.append(line)
 
@@ -64,7 +66,7 @@ def summary(sums: Totals) -> dict[str, object]:
     for phase, ways in sums.items():
         for way, kinds in ways.items():
             for kind, amount in kinds.items():
-                if phase == "evaluate":
+                if phase == EVALUATE:
                     evaluate += amount
                 else:
                     down_up[way] += amount

@@ -44,7 +44,7 @@ class RayFlower(SimulatedFlower):
     grid: "RayGrid"
 
     def __init__(self, net: Model, population: Population, seed: int, device: torch.device) -> None:
-        if net.name not in MODELS:
+        if not net.registered:
             raise UmbelError("The engine 'flower' builds models in other processes, by their names:"
                              f" {', '.join(MODELS)}. Got '{net.name}' instead.")
         if device.type != "cpu":

@@ -24,7 +24,7 @@ class AtHand:
         parts, missing = {}, {}
         for name in names:
             try:
-                part = sources.load(name, data_dir).part
+                part = sources.open_dataset(name, data_dir).part
             except UmbelError as error:
                 missing[name] = str(error)
                 continue

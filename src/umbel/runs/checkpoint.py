@@ -76,8 +76,8 @@ class Saved:
     def on(self, device: torch.device) -> State:
         """The state with its models where an engine wants them; labels and evidence stay on the CPU."""
         values: Tree = state_tree(self.state)
-        moved: Tree = {name: tree.to(value, device) for name, value in values.items() if isinstance(value, dict)}
-        return replace(self.state, **moved)
+        models: Tree = {name: tree.to(value, device) for name, value in values.items() if isinstance(value, dict)}
+        return replace(self.state, **models)
 
 
 class RunFolder:
@@ -98,7 +98,7 @@ class RunFolder:
         except OSError as error:
             raise UmbelError(f"The run folder {path} cannot be made: {error.strerror}. Change --out.") from error
         folder = cls(path, _locked(path))
-        if any(held.name != ".recipe.toml.part" for held in path.iterdir()):  # that is of a kill at this very place
+        if any(file.name != ".recipe.toml.part" for file in path.iterdir()):  # what a kill in this function leaves
             folder.close()
             raise UmbelError(
                 f"The run folder {path} must be new or empty, and it is not: choose another with --out,"

@@ -142,7 +142,7 @@ class Comparison:
         try:
             import pandas
         except ModuleNotFoundError as error:
-            raise UmbelError("to_pandas() needs pandas: pip install pandas.") from error
+            raise UmbelError("to_pandas() needs pandas: pip install 'umbel[pandas]'.") from error
         return pandas.DataFrame(self.lines).set_index("method")
 
     def __repr__(self) -> str:

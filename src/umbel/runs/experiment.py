@@ -230,4 +230,4 @@ def _known(kind: str, name: str | None, registry: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=8)
 def _loaded(name: str, folder: Path | None) -> Dataset:
-    return sources.load(name, folder)
+    return sources.open_dataset(name, folder)

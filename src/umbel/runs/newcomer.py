@@ -1,7 +1,7 @@
 """A client that comes when a run has ended: which cluster is it in, and which model should it use?"""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +18,8 @@ from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
 from umbel.federation.tasks import TASKS
+from umbel.nets.model import Model
+from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.checkpoint import RunFolder, read_json
 from umbel.runs.experiment import Experiment
@@ -33,9 +35,15 @@ class Admission:
     name: str
     cluster: int
     members: int  # clients of the run in that cluster; 0 = the newcomer is like nobody, and founds it
-    model: Params  # the cluster's, fine-tuned where that was asked for
+    model: Params = field(repr=False)  # the cluster's weights, fine-tuned where that was asked for
     accuracy: float | None  # of the cluster's model on the newcomer's test rows, where it has some
     fine_tuned: float | None
+    net: Model = field(repr=False)
+
+    @property
+    def module(self) -> Standalone:
+        """The model as a plain module that scales its inputs itself."""
+        return Standalone(self.net, tree.to(self.model, "cpu"))
 
 
 Rows: TypeAlias = tuple[NDArray[Any], ...]  # x_train, y_train; x_test, y_test if there are some
@@ -89,14 +97,14 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     tested = len(people.test[-1]) > 0
     members = Counter(info["clusters"]["labels"].values())[label]
     return Admission(name, label, members, tree.take(stack, 0), score(algorithm.own) if tested else None,
-                     score(become) if tested and epochs else None)
+                     score(become) if tested and epochs else None, fed.net)
 
 
 def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:
     if not (run / "result.json").is_file():
         raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {run}.")
-    found: dict[str, dict[str, dict[str, int]]] = read_json(run / "result.json")
-    return found
+    info: dict[str, dict[str, dict[str, int]]] = read_json(run / "result.json")
+    return info
 
 
 def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,

@@ -128,7 +128,7 @@ class Result:
         try:
             import pandas
         except ModuleNotFoundError as error:
-            raise UmbelError("to_pandas() needs pandas: pip install pandas.") from error
+            raise UmbelError("to_pandas() needs pandas: pip install 'umbel[pandas]'.") from error
         if of == "clients":
             rows = [{"client": each["name"], "cluster": each["cluster"], "truth": each["truth"], **each["accuracy"]}
                     for each in self.clusters["clients"]]
@@ -197,8 +197,8 @@ def _tested_late(algorithm: Algorithm, fed: Federation, state: State, record: di
         final = three_accuracies(algorithm, fed, state, record["round"], options, remembered=options.keep == "last")
     extra = watch.seconds
     seconds = {name: record["seconds"].get(name, 0.0) + extra.get(name, 0.0) for name in {**record["seconds"], **extra}}
-    moved = ledger.merge([record["bytes"], ledger.totals(fed.ledger.drain())])
-    late: dict[str, Any] = {"final": final, "bytes": moved, "seconds": seconds}
+    sent = ledger.merge([record["bytes"], ledger.totals(fed.ledger.drain())])
+    late: dict[str, Any] = {"final": final, "bytes": sent, "seconds": seconds}
     if not record.get("accuracy"):
         clients = evaluate.current_of(final, algorithm)
         late["accuracy"] = evaluate.summary(clients if clients is not None else {})
@@ -248,11 +248,11 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
 
 def _line(record: dict[str, Any]) -> dict[str, Any]:
     """A round as a row of a table."""
-    moved = ledger.summary(record["bytes"])
+    sent = ledger.summary(record["bytes"])
     return {"round": record["round"], "accuracy": (record.get("accuracy") or {}).get("mean"),
             "worst_decile": (record.get("accuracy") or {}).get("worst_decile"), "clusters": record["clusters"],
-            "asked": record["asked"], "lost": len(record["lost"]), "bytes_down": moved["down"],
-            "bytes_up": moved["up"], "seconds": record["seconds"]["wall"]}
+            "asked": record["asked"], "lost": len(record["lost"]), "bytes_down": sent["down"],
+            "bytes_up": sent["up"], "seconds": record["seconds"]["wall"]}
 
 
 def _clusters_table(names: list[str], about: Provenance, state: State,

@@ -17,7 +17,7 @@ from umbel.runs.session import Session
 WORDS = {
     "cluster_model": "the cluster's model",
     "fine_tuned": "the same, fine-tuned",
-    "last_local": "the client's own last",
+    "last_local": "after a client's last training",
 }
 
 
@@ -103,14 +103,14 @@ def _note(text: str) -> Text:
 
 def result_lines(info: Mapping[str, Any]) -> list[str]:
     """Clusters, cost and time in words."""
-    clusters, moved, seconds = info["clusters"], info["bytes"], info["seconds"]
+    clusters, sent, seconds = info["clusters"], info["bytes"], info["seconds"]
     truth = f", ARI against the true groups {clusters['ari']:.2f}" if clusters["ari"] is not None else ""
     unplaced = f", {clusters['unplaced']} clients not placed" if clusters["unplaced"] else ""
     lost = f"  Answers lost: {', '.join(f'{n} {why}' for why, n in info['lost'].items())}." if info["lost"] else ""
     return [
         f"Clusters: {clusters['count']}{truth}{unplaced}.{lost}",
         *_why(clusters["why"]),
-        f"Moved: {size(moved['down'])} to the clients, {size(moved['up'])} from them.",
+        f"Sent: {size(sent['down'])} to the clients, {size(sent['up'])} from them.",
         f"Time: {seconds['total']:.1f} s, {seconds['per_round']:.2f} s a round, on {info['device']}.",
     ]
 
@@ -130,7 +130,7 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
                   header_style="bold")
     table.add_column("method", no_wrap=True)
-    for column in ("accuracy", "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "moved",
+    for column in ("accuracy", "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "sent",
                    "time\n(s)"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines:

@@ -218,7 +218,7 @@ def play(session: Session, progress: bool = False, on_round: Watcher | None = No
     """A session to its end; its folder is let go of, whatever happens."""
     try:
         for done in _followed(session.rounds(), session.algorithm.name, session.total, session.fed, progress):
-            if on_round is not None:
+            if on_round is not None and done.index >= 0:
                 on_round(done)
             if stop is not None and done.index >= 0 and stop(done):
                 break
@@ -238,7 +238,7 @@ def _in_memory(algorithm: Algorithm, fed: Federation, options: RunOptions, progr
         last = done
         if options.keep == "best" and better(done.record, best.record if best else None):
             best = done
-        if on_round is not None:
+        if on_round is not None and done.index >= 0:
             on_round(done)
         if stop is not None and done.index >= 0 and stop(done):
             break

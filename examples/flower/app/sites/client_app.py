@@ -1,6 +1,6 @@
 """A site's app."""
 
 from sites.data import load_data
-from umbel.flower.apps import client_app
+from umbel.flower import client_app
 
 app = client_app(load_data)

@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context
 
-from umbel.data.formats import client_npz
-
 
 def load_data(context: Context):
     """Training rows (x, y), and test rows (x, y) or None, of the node that `context` speaks of.
@@ -24,8 +22,9 @@ def load_data(context: Context):
         shape = tuple(int(side) for side in str(context.run_config["shape"]).split("x"))
         test = place / "test"
         return images(place / "train", shape), images(test, shape) if test.is_dir() else None
-    train, *test = [(piece.x, piece.y) for piece in client_npz(place)]
-    return train, test[0] if test else None
+    with np.load(place) as rows:
+        test = (rows["x_test"], rows["y_test"]) if "x_test" in rows else None
+        return (rows["x_train"], rows["y_train"]), test
 
 
 def images(folder: Path, shape: tuple[int, ...]):

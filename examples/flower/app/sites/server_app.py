@@ -1,5 +1,5 @@
 """The server's app. What it runs is said in the run-config."""
 
-from umbel.flower.apps import server_app
+from umbel.flower import server_app
 
 app = server_app()
