@@ -47,6 +47,13 @@ def test_algorithms_and_engines_do_not_know_each_other():
         assert not (part(path) == "engines" and "algorithms" in names), path
 
 
+def test_a_stack_of_models_grows_in_one_place():
+    """`State.grow`: a method that joins models by hand could forget a device, or a field of its state."""
+    for path in (ROOT / "algorithms").glob("*.py"):
+        if path.name not in ("base.py", "sweep.py"):  # where `grow` is; trial models that are thrown away
+            assert not re.search(r"tree\.cat\(\[.*models", path.read_text()), path
+
+
 def test_only_evaluate_reaches_for_test_rows():
     """`testing()` is called in one place."""
     callers = {path.name for path in ROOT.rglob("*.py") if re.search(r"\.testing\(\)", path.read_text())}
