@@ -124,6 +124,18 @@ def test_own_methods_are_checked_as_well():
     assert u.run(Mine(local=LOCAL), tiny(), rounds=1, fine_tune=0).info["method"] == "Mine"
 
 
+def test_an_own_one_shot_method_is_told_which_cuts_there_are():
+    """A class attribute is no checked field: the registry's sentence comes when clients are grouped."""
+    @dataclass(frozen=True)
+    class Mine(u.PACFL):
+        cut: str = "gapp"
+
+    with pytest.raises(u.UmbelError, match=r"There is no cut 'gapp'\. Did you mean 'gap'\?"):
+        u.run(Mine(local=LOCAL), tiny(), rounds=1)
+    with pytest.raises(u.UmbelError, match="The cut 'knee' is chosen by short trainings, and this method makes none"):
+        u.run(Mine(cut="knee", local=LOCAL), tiny(), rounds=1)
+
+
 def test_a_type_that_only_a_checker_sees_does_not_hide_the_rules():
     """Annotations that cannot be read at run time leave types unchecked, not ranges."""
     @dataclass(frozen=True)

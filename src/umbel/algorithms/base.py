@@ -1,7 +1,7 @@
 """The contract every method signs, and the round that most of them share."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -89,12 +89,12 @@ class Algorithm(ABC):
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """Refuse what would land in the wrong place: Local as the first setting, a misspelt setting, one of Local's."""
-        for name in named:
-            if is_dataclass(cls) and hasattr(Local, name) and not hasattr(cls, name):
-                raise UmbelError(f"The '{name}' of local training is set by {cls.__name__}(local=Local({name}=...)).")
         if any(isinstance(value, Local) for value in given):
             raise UmbelError(f"Local training is given by name: {cls.__name__}(local=Local(...)).")
         if is_dataclass(cls):
+            of_training = {each.name for each in fields(Local)} - {each.name for each in fields(cls)}
+            for name in of_training.intersection(named):
+                raise UmbelError(f"The '{name}' of local training is set by {cls.__name__}(local=Local({name}=...)).")
             refuse_unknown(cls, named, cls.name)
         return super().__new__(cls)
 

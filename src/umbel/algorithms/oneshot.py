@@ -50,7 +50,7 @@ class OneShot(Algorithm):
         """Distances to labels, and what to keep of the way there."""
         links = linkage(distance, self.linkage)
         dendrogram = Dendrogram(links, distance, self.clusters, self.threshold)
-        return CUTS[self.rule_name].choose(dendrogram), {"linkage": links}
+        return CUTS.find(self.rule_name).choose(dendrogram), {"linkage": links}
 
     @property
     def rule_name(self) -> str:

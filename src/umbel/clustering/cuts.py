@@ -13,6 +13,7 @@ from torch import Tensor
 
 from umbel.clustering.linkage import cut, heights, into, silhouettes
 from umbel.errors import UmbelError
+from umbel.registry import Registry
 
 SEPARATE = 0.3  # a silhouette counts from here: alike clients reach 0.25 at most (LOG.md)
 CLEAR = 1.5  # a gap counts when the height above it is at least this many times the height below
@@ -205,7 +206,9 @@ def _curve(rows: list[tuple[float, int, float]], chosen: int) -> Tensor:
 
 def _tried(rule: Rule) -> Callable[[Dendrogram], Choice]:
     def choose(tree: Dendrogram) -> Choice:
-        assert tree.trial is not None
+        if tree.trial is None:
+            raise UmbelError(f"The cut '{rule.__name__}' is chosen by short trainings, and this method makes none: take"
+                             f" {' or '.join(BY_DISTANCE)}.")
         return by_trial(tree.links, tree.grid, tree.trial, rule)
 
     return choose
@@ -248,7 +251,7 @@ def _why_trial(curve: Tensor) -> str:
             f" ({100 * best:.1f} against {100 * score:.1f} %; {others})")
 
 
-CUTS: dict[str, Cut] = {
+CUTS: Registry[Cut] = Registry("cut", {
     "silhouette": Cut(lambda tree: by_silhouette(tree.links, tree.distance), "mean silhouette", _why_silhouette),
     "gap": Cut(lambda tree: by_gap(tree.links), "gap above the cut", _why_gap),
     "count": Cut(lambda tree: by_count(tree.links, tree.clusters), "",
@@ -258,6 +261,6 @@ CUTS: dict[str, Cut] = {
     "both": Cut(_tried(both), "validation accuracy", _why_trial, needs_trial=True),
     "knee": Cut(_tried(knee), "validation accuracy", _why_trial, needs_trial=True),
     "within": Cut(_tried(within), "validation accuracy", _why_trial, needs_trial=True),
-}
+})
 BY_DISTANCE = tuple(name for name, rule in CUTS.items() if not rule.needs_trial)
 BY_TRIAL = tuple(name for name, rule in CUTS.items() if rule.needs_trial)
