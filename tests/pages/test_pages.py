@@ -71,7 +71,7 @@ def test_a_method_without_evidence_has_fewer_figures(tmp_path: Path) -> None:
     text = page.write([load(fake_run(tmp_path / "a", "fedavg"))])
     assert sections(text) == ["Accuracy against rounds", "Accuracy against bytes", "Map of clients",
                               "Clusters against the truth", "Who holds which labels", "Accuracy of each client"]
-    assert "clients' own last models" in unescape(text)
+    assert "clients' last local models" in unescape(text)
 
 
 def test_an_older_folder_without_holds_leaves_the_labels_out(tmp_path: Path) -> None:

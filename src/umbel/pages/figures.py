@@ -109,7 +109,7 @@ def accuracy(axes: Any, entrants: Sequence[Entrant], over: str) -> None:
         if len(entrant.runs) > 1:
             axes.fill_between(x, 100 * np.array(curve.low), 100 * np.array(curve.high), color=_colour(k), alpha=0.15,
                               linewidth=0)
-    axes.set(xlabel="rounds" if over == "rounds" else "megabytes moved, both ways", ylabel="accuracy, %")
+    axes.set(xlabel="rounds" if over == "rounds" else "megabytes sent, both ways", ylabel="accuracy, %")
     axes.grid(True)
     axes.legend()
 

@@ -35,7 +35,7 @@ def compared(drawings: Drawings, entrants: Sequence[Entrant]) -> list[FigureBox]
         *drawings.figure("Accuracy against rounds", plots.accuracy(entrants, "rounds"),
                          f"Mean over clients of the accuracy on their own test rows, as training goes on.{notes}"),
         *drawings.figure("Accuracy against bytes", plots.accuracy(entrants, "megabytes"),
-                         "The same against what was moved between server and clients, both ways, signatures included;"
+                         "The same against what was sent between server and clients, both ways, signatures included;"
                          " evaluation is left out. A curve that begins further right paid first for finding its"
                          " clusters."),
         *drawings.figure("Every client", plots.spread(entrants) if several else None,

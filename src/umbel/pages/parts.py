@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from umbel.pages import plots
 
-ACCURACY_NAMES = {"cluster_model": "cluster's model", "fine_tuned": "fine-tuned", "last_local": "client's own last"}
+ACCURACY_NAMES = {"cluster_model": "cluster's model", "fine_tuned": "fine-tuned", "last_local": "last local model"}
 
 
 class FigureBox(NamedTuple):

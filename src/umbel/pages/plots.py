@@ -59,7 +59,7 @@ def accuracy(entrants: Sequence[Entrant], over: str) -> Figure | None:
         curve = views.curve(entrant)
         if not curve.rounds:
             continue
-        x = curve.rounds if over == "rounds" else [float(f"{moved:.6g}") for moved in curve.megabytes]
+        x = curve.rounds if over == "rounds" else [float(f"{sent:.6g}") for sent in curve.megabytes]
         if len(entrant.runs) > 1:
             data.append({
                 "x": [*x, *reversed(x)], "y": [*percent(curve.high), *reversed(percent(curve.low))], "fill": "toself",
@@ -74,7 +74,7 @@ def accuracy(entrants: Sequence[Entrant], over: str) -> Figure | None:
             "marker": {"color": colour(k), "size": 6, "symbol": symbol(k)},
             "hovertemplate": f"{plotly_text(entrant.label)}<br>%{{y:.2f}} % {unit}<extra></extra>",
         })
-    title = "rounds" if over == "rounds" else "megabytes moved, both ways"
+    title = "rounds" if over == "rounds" else "megabytes sent, both ways"
     few = over == "rounds" and all(len(trace["x"]) <= 8 for trace in data)
     x_axis = {"title": title, "rangemode": "tozero", "dtick": 1 if few else None}
     return _figure(data, x_axis, {"title": "accuracy, %"}, 380, showlegend=len(entrants) > 1) if data else None

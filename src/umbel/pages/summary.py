@@ -9,7 +9,7 @@ from umbel.pages.parts import ACCURACY_NAMES, Table, TableCell, number
 from umbel.pages.views import Entrant
 from umbel.runs.evaluate import ACCURACIES
 
-HEADS = ("accuracy", "worst tenth", "cluster's model", "fine-tuned", "own last", "clusters", "ARI", "moved", "seconds")
+HEADS = ("accuracy", "worst tenth", "cluster's model", "fine-tuned", "last local", "clusters", "ARI", "sent", "seconds")
 NOTE = ("Accuracy in % on clients' own test rows{}. The first is the one of the next three (after the worst tenth of"
         " clients) that the method is judged by. ARI: agreement with the true groups, 1 is perfect, 0 is chance.")
 
@@ -114,7 +114,7 @@ def _cards(entrants: Sequence[Entrant]) -> list[tuple[str, str]]:
         (many, "clusters" if many != "1" else "cluster: one model for all"),
         ("–" if ari is None else f"{ari:.2f}",
          "no true groups known" if ari is None else "ARI against the true groups; 1 is perfect"),
-        (_bytes(mean(map(_moved, runs))), "moved between server and clients"),
+        (_bytes(mean(map(_sent, runs))), "sent between server and clients"),
     ]
     unplaced = max(run.info["clusters"]["unplaced"] for run in runs)
     lost = sum(sum(run.info["lost"].values()) for run in runs)
@@ -125,14 +125,14 @@ def _cards(entrants: Sequence[Entrant]) -> list[tuple[str, str]]:
 
 def _row(name: str, runs: Sequence[Run], spread: str) -> list[TableCell]:
     """One run, or the mean of several."""
-    score, moved = _accuracy(runs), mean(map(_moved, runs))
+    score, sent = _accuracy(runs), mean(map(_sent, runs))
     return [
         TableCell(name), TableCell(None) if score is None else TableCell(f"{100 * score:.2f}{spread}", score),
         number(_worst(runs), 1, 100),
         *(number(_mean((run.info["accuracy"][kind] or {}).get("mean") for run in runs), 1, 100)
           for kind in ACCURACIES),
         TableCell(_count(runs), mean(run.info["clusters"]["count"] for run in runs)), number(_ari(runs)),
-        TableCell(_bytes(moved), moved), number(mean(run.info["seconds"]["total"] for run in runs), 1),
+        TableCell(_bytes(sent), sent), number(mean(run.info["seconds"]["total"] for run in runs), 1),
     ]
 
 
@@ -170,7 +170,7 @@ def _count(runs: Sequence[Run]) -> str:
     return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]}–{counts[-1]}"
 
 
-def _moved(run: Run) -> float:
+def _sent(run: Run) -> float:
     return float(run.info["bytes"]["down"] + run.info["bytes"]["up"])
 
 

@@ -65,7 +65,7 @@ def run_names(entrants: Sequence[Entrant]) -> dict[int, str]:
 
 
 class Curve(NamedTuple):
-    """Mean accuracy by rounds done, with the least and largest over seeds, and the megabytes moved by then."""
+    """Mean accuracy by rounds done, with the least and largest over seeds, and the megabytes sent by then."""
 
     rounds: list[int]
     megabytes: list[float]
@@ -75,23 +75,23 @@ class Curve(NamedTuple):
 
 
 def curve(entrant: Entrant) -> Curve:
-    """Over the rounds after which all its runs were tested. Bytes moved for evaluation are not counted."""
+    """Over the rounds after which all its runs were tested. Bytes sent for evaluation are not counted."""
     each = [_one_curve(run) for run in entrant.runs]
     shared = [done for done in each[0] if all(done in other for other in each)]
     scores = np.array([[points[done][0] for done in shared] for points in each]).reshape(len(each), -1)
-    moved = np.array([[points[done][1] for done in shared] for points in each]).reshape(len(each), -1)
-    return Curve(shared, moved.mean(0).tolist(), scores.mean(0).tolist(), scores.min(0).tolist(),
+    sent = np.array([[points[done][1] for done in shared] for points in each]).reshape(len(each), -1)
+    return Curve(shared, sent.mean(0).tolist(), scores.mean(0).tolist(), scores.min(0).tolist(),
                  scores.max(0).tolist())
 
 
 def _one_curve(run: Run) -> dict[int, tuple[float, float]]:
-    """By rounds done: mean accuracy, and megabytes moved until then."""
-    points, moved = {}, 0.0
+    """By rounds done: mean accuracy, and megabytes sent until then."""
+    points, sent = {}, 0.0
     for record in run.records:
-        moved += sum(sum(kinds.values()) for phase, ways in record["bytes"].items() if phase != "evaluate"
+        sent += sum(sum(kinds.values()) for phase, ways in record["bytes"].items() if phase != "evaluate"
                      for kinds in ways.values())
         if record.get("accuracy"):
-            points[record["round"] + 1] = (float(record["accuracy"]["mean"]), moved / 1e6)
+            points[record["round"] + 1] = (float(record["accuracy"]["mean"]), sent / 1e6)
     return points
 
 
@@ -211,7 +211,7 @@ def plane(run: Run) -> Plane | None:
         return _scaled(evidence.who[: len(squared)].tolist(), -centred / 2, "the distances that the method measured")
     if run.gram is not None:
         clients = [i for i, client in enumerate(run.clients) if client.name in set(run.gram_names)]
-        return _scaled(clients, run.gram, "clients' own last models, by their weights")
+        return _scaled(clients, run.gram, "clients' last local models, by their weights")
     return None
 
 
