@@ -104,6 +104,15 @@ def test_settings_of_training_are_pointed_to_their_place():
         u.Local(momentun=0.9)
 
 
+@pytest.mark.parametrize("ask", [
+    lambda: u.Experiment(roundss=3), lambda: u.rounds(u.FedAvg(), None, roundss=3),
+    lambda: u.compare(["fedavg"], data="digits", roundss=3)])
+def test_a_misspelt_option_of_a_run_gets_the_near_spelling(ask):
+    """Not Python's unexpected keyword argument of some __init__."""
+    with pytest.raises(u.UmbelError, match=r"There is no setting of the run named 'roundss'\. Did you mean 'rounds'\?"):
+        ask()
+
+
 def test_numbers_out_of_arrays_and_whole_numbers_are_numbers():
     """np.float64 is a number, 1 is 1.0 where a number is wanted, and neither is a list or true."""
     assert u.Local(lr=np.float64(0.5)) == u.Local(lr=0.5)

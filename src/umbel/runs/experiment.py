@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 
@@ -19,7 +19,7 @@ from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
-from umbel.fields import check, choice, number
+from umbel.fields import check, choice, number, refuse_unknown
 from umbel.nets.model import PRECISIONS, Model
 from umbel.nets.networks import MODELS
 from umbel.nets.wrap import build, wrap
@@ -82,6 +82,11 @@ class Experiment:
     fine_tune: int | None = rule_of("fine_tune")
     keep: str = rule_of("keep")
     settings: Mapping[str, Any] = field(default_factory=dict)  # the method's hyper-parameters
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """A misspelt option is refused with the near spelling."""
+        refuse_unknown(cls, named, "the run")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check(self, "the run")

@@ -1,10 +1,11 @@
 """How long a run is, whom it asks, and how it is tested."""
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError
-from umbel.fields import check, choice, number
+from umbel.fields import check, choice, number, refuse_unknown
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,11 @@ class RunOptions:
     average_last: int = number(1, ge=1)  # rounds over which the cluster model's accuracy is averaged
     fine_tune: int | None = number(None, ge=0)  # epochs; as many as a round's unless given; 0 = leave it out
     keep: str = choice("last", "last", "best")  # which round's models are the result's; best = by validation rows
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """A misspelt option is refused with the near spelling."""
+        refuse_unknown(cls, named, "the run")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check(self, "the run")
