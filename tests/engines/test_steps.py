@@ -1,14 +1,16 @@
 """Training side by side: the work done, and what cannot be done."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from helpers import LOCAL, SEED, play, tiny_population, vectorised
+from helpers import LOCAL, SEED, play, tiny_model, tiny_population, vectorised
 from torch import nn
 
 from umbel.algorithms import FedAvg
 from umbel.data.clients import Work, batches
-from umbel.engines.steps import widths
+from umbel.engines.steps import Steps, widths
 from umbel.errors import UmbelError
 from umbel.nets.wrap import wrap
 
@@ -45,6 +47,20 @@ def test_batches_are_an_array():
     assert batches(rows, Work(steps=4, batch=3), np.random.default_rng(0)).tolist() == drawn[:4].tolist()
     assert batches(rows, Work(epochs=2, batch=0), np.random.default_rng(0)).shape == (2, 7)
     assert batches(rows[:0], Work(epochs=2, batch=3), np.random.default_rng(0)).shape == (0, 3)
+
+
+def test_a_schedule_names_rows_even_behind_a_clients_end(monkeypatch):
+    """Of whole batches alone and unequal clients, too: a GPU trains finished clients on, and there is no row -1."""
+    people = tiny_population()
+    people = replace(people, train=[rows[: 10 if k in (1, 3) else 5] for k, rows in enumerate(people.train)])
+    loaded = []
+    plain = Steps.load
+    monkeypatch.setattr(Steps, "load", lambda self, *given: (loaded.append(given[2:]), plain(self, *given)))
+    play(FedAvg(local=LOCAL), vectorised(tiny_model(), people, SEED), rounds=1)
+    (rows, live), = loaded
+    assert live is None  # every batch of five is whole
+    assert rows.shape == (4, 6, 5)
+    assert int(rows.min()) >= 0
 
 
 class Moody(nn.Module):

@@ -124,7 +124,8 @@ class Simulator(LocalEngine):
         rows, lengths = side_by_side(plans), [len(plan) for plan in plans]
         full = int((rows >= 0).sum()) == sum(lengths) * rows.shape[2]
         index = torch.from_numpy(rows).to(self.device)
-        live, index = (None, index) if full else (index >= 0, index.clamp(min=0))
+        live = None if full else index >= 0
+        index = index.clamp(min=0)  # on a GPU, a client that has finished may be trained on with nobody looking
         steps = self._steps(task, options, carry, fixed, index, live)
         steps.load(carry, fixed, index, live)
         done: list[Tree] = []  # carries of clients that have finished, shortest schedule first
