@@ -75,6 +75,18 @@ class Moody(nn.Module):
         return y
 
 
+def test_a_gpu_that_fails_is_not_called_a_model_that_cannot_be_vectorised(monkeypatch):
+    """The advice is to start again, not to take another engine."""
+    fed = vectorised(tiny_model(), tiny_population(), SEED)
+
+    def fail(*_):
+        raise RuntimeError("CUDA error: device-side assert triggered\nmore lines")
+
+    monkeypatch.setattr(fed, "_train_chunk", fail)
+    with pytest.raises(UmbelError, match=r"The GPU failed while it trained 6 clients.*--resume or with --device cpu"):
+        play(FedAvg(local=LOCAL), fed)
+
+
 def test_a_model_that_cannot_be_vectorised_is_refused():
     """One sentence that names the model and the loop engine; no silent way out."""
     fed = vectorised(wrap(Moody, (1, 3, 3), 3, name="moody"), tiny_population(), SEED)

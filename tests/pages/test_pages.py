@@ -351,3 +351,11 @@ def test_the_help_explains_every_option(umbel: Umbel) -> None:
     out = umbel("report", "--help").out
     assert "RUNS are run folders" in out
     assert all(option in out for option in ("--out", "--figures", "--open"))
+
+
+def test_an_oracle_alone_has_a_story(tmp_path: Path) -> None:
+    """Where nobody else ran, the lead speaks of the oracle as the numbers below it do."""
+    text = unescape(page.write([load(fake_run(tmp_path / "a", "oracle"))]))
+    assert "No client of these runs could be scored" not in text
+    assert text.count("The oracle, which is told") == 0
+    assert "on clients' own test rows" in text

@@ -103,9 +103,13 @@ class Simulator(LocalEngine):
                 " by side: take a smaller batch or model, free the GPU, or take --device cpu."
             ) from error
         except (RuntimeError, NotImplementedError) as error:
+            why = str(error).strip().splitlines()[0].rstrip(".")
+            if "CUDA error" in why:  # the device failed, not vmap; nothing works on it in this process any more
+                raise UmbelError(f"The GPU failed while it trained {len(chosen)} clients side by side ({why}): start"
+                                 " again, with --resume or with --device cpu.") from error
             raise UmbelError(
                 f"The task '{call.task.name}' with the model '{self.net.name}' cannot be vectorised over clients"
-                f" ({str(error).strip().splitlines()[0].rstrip('.')}): take --engine loop, which trains one at a time."
+                f" ({why}): take --engine loop, which trains one at a time."
             ) from error
 
     def _train_chunk(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Tree:

@@ -53,7 +53,7 @@ def _title(entrants: Sequence[Entrant]) -> str:
 def _story(entrants: Sequence[Entrant]) -> tuple[str, str]:
     """The label of the best entrant, and two or three sentences that go on from it."""
     scored = [entrant for entrant in entrants if _accuracy(entrant.runs) is not None]
-    own = [entrant for entrant in scored if _method(entrant) != "oracle"]
+    own = [entrant for entrant in scored if _method(entrant) != "oracle"] or scored
     if not own:
         return "", "No client of these runs could be scored."
     best = max(own, key=_score)
@@ -63,7 +63,7 @@ def _story(entrants: Sequence[Entrant]) -> tuple[str, str]:
         score = _score(fedavg)
         story.append(f"That is {_points(_score(best) - score)} one model for all (FedAvg, {100 * score:.1f} %).")
     oracle = next((entrant for entrant in scored if _method(entrant) == "oracle"), None)
-    if oracle and _paired(best, oracle):
+    if oracle and oracle is not best and _paired(best, oracle):
         story.append(f"The oracle, which is told the true groups, reaches {100 * _score(oracle):.1f} %.")
     runs = [run for entrant in entrants for run in entrant.runs]
     if len({run.info["partition_hash"] for run in runs if run.info["seed"] == runs[0].info["seed"]}) > 1:
