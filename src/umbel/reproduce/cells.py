@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -98,14 +99,15 @@ class Players:
         """Interrupt what runs, wait for it, and end what does not stop."""
         self._stopped.set()
         running = list(self._running.values())
-        for process in running:
-            process.send_signal(signal.SIGINT)
         limit = time.monotonic() + SECONDS_TO_STOP
+        while running and time.monotonic() < limit:
+            for process in running:  # again each second: an interruption inside a callback of C code is lost
+                process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                running[0].wait(1.0)
+            running = [process for process in running if process.poll() is None]
         for process in running:
-            try:
-                process.wait(max(0.1, limit - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.kill()
 
     def _one(self, job: Job) -> Ended:
         started = time.monotonic()
