@@ -5,11 +5,10 @@ A place is written "module:name" and means what `from module import name` would 
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from umbel.errors import UmbelError, unknown
+from umbel.errors import UmbelError, nearest, unknown
 
 Thing = TypeVar("Thing")
 
@@ -80,9 +79,8 @@ def attributes(package: str, places: Iterable[str]) -> tuple[Callable[[str], Any
 
     def getattribute(name: str) -> Any:
         if name not in by_name:
-            near = get_close_matches(name, by_name, n=1)
-            hint = f". Did you mean '{near[0]}'?" if near else ""
-            raise AttributeError(f"module '{package}' has no attribute '{name}'{hint}")
+            hint = nearest(name, by_name)
+            raise AttributeError(f"module '{package}' has no attribute '{name}'{hint and '. ' + hint}")
         thing = imported(by_name[name])
         setattr(sys.modules[package], name, thing)  # the next time Python finds it by itself
         return thing

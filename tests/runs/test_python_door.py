@@ -275,6 +275,17 @@ def test_the_best_round_survives_a_stop(tmp_path):
     assert all(torch.equal(again.models[name], leaf) for name, leaf in whole.models.items())
 
 
+def test_a_newcomer_gets_the_model_that_was_kept(tmp_path, digits):
+    """Of the best round, not of the last."""
+    method = u.FedAvg(local=u.Local(lr=1.0, momentum=0.9, epochs=2, batch=20, rows="fit"))
+    result = u.run(method, digits, rounds=6, keep="best", out=tmp_path / "run")
+    assert result.info["kept"]["round"] < 5  # else the last would do
+    people = digits.clients.population
+    rows = people.pool.x[people.train[3]], people.pool.y[people.train[3]]
+    placed = u.admit(tmp_path / "run", rows)
+    assert all(torch.equal(placed.model[name], leaf[0]) for name, leaf in result.models.items())
+
+
 def test_clustering_is_timed_wherever_it_happens():
     """After rounds of pre-training as well as before the first, and without the time that clients took."""
     for method in (u.CFLGT(pretrain=2, gate=0.0, local=LOCAL), u.KMeans(2, pretrain=2, local=LOCAL),

@@ -88,7 +88,6 @@ def build(
     name: str, shape: tuple[int, ...], classes: int, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)
 ) -> Model:
     """A registered model for inputs of `shape`."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    model = wrap(lambda: MODELS[name](shape, classes), shape, classes, name=name, mean=mean, std=std)
+    make = MODELS.find(name)
+    model = wrap(lambda: make(shape, classes), shape, classes, name=name, mean=mean, std=std)
     return replace(model, recordable=True, registered=True)

@@ -73,6 +73,11 @@ class Saved:
     records: list[dict[str, Any]]
     best: State | None = None  # of the best round so far, where the best is kept
 
+    @property
+    def kept(self) -> State:
+        """The state that is the result's: of the best round, where that one is kept, else of the last."""
+        return self.state if self.best is None else self.best
+
     def on(self, device: torch.device) -> State:
         """The state with its models where an engine wants them; labels and evidence stay on the CPU."""
         values: Tree = state_tree(self.state)
@@ -239,6 +244,18 @@ class RunFolder:
         self._drop_all_but(set(renamed))
         write_json(self.path / "clusters.json", clusters)
         write_json(self.path / "result.json", result)
+
+
+def last_saved(path: Path, kind: type[State]) -> Saved:
+    """What the folder of a finished run holds of its end; the folder is not kept open."""
+    folder = RunFolder.open(path)
+    try:
+        saved = folder.load(kind)
+    finally:
+        folder.close()
+    if saved is None:
+        raise UmbelError(f"The run in {path} must hold its last state, and does not: checkpoint.json is missing.")
+    return saved
 
 
 KINDS = ("state", "memory", "evidence", "best")  # of safetensors files

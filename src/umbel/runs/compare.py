@@ -18,7 +18,7 @@ from umbel.runs.checkpoint import read_json, write_json
 from umbel.runs.evaluate import ACCURACIES
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable, settings_of
-from umbel.runs.result import Result
+from umbel.runs.result import Result, data_frame
 from umbel.runs.session import Session, load, play, run, same_recipe
 
 if TYPE_CHECKING:
@@ -139,11 +139,7 @@ class Comparison:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The lines as a table, by method."""
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            raise UmbelError("to_pandas() needs pandas: pip install 'umbel[pandas]'.") from error
-        return pandas.DataFrame(self.lines).set_index("method")
+        return data_frame(self.lines, "method")
 
     def __repr__(self) -> str:
         return self._drawn().export_text().rstrip()

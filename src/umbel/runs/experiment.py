@@ -35,8 +35,7 @@ COMMON: Normalisation = ((0.5,), (0.5,))  # for a scenario that brings several d
 
 def algorithm_of(method: str, settings: Mapping[str, Any], truth: tuple[int, ...] = ()) -> Algorithm:
     """A method by name, with its settings flat: its own, and those of its local training."""
-    _known("method", method, ALGORITHMS)
-    kind: Any = ALGORITHMS[method]
+    kind: Any = ALGORITHMS.find(method)
     values = typed(kind, settings)
     own = {each.name: each for each in fields(kind)}
     local = {each.name for each in fields(Local)}
@@ -108,7 +107,7 @@ class Experiment:
     @property
     def options(self) -> RunOptions:
         """How long it is and how it is tested."""
-        return RunOptions(**{each.name: getattr(self, each.name) for each in fields(RunOptions)})
+        return RunOptions.of(vars(self))
 
     def resolved(self) -> "Experiment":
         """The same experiment with every default written out."""

@@ -21,7 +21,7 @@ from umbel.federation.tasks import TASKS
 from umbel.nets.model import Model
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
-from umbel.runs.checkpoint import RunFolder, read_json
+from umbel.runs.checkpoint import last_saved, read_json
 from umbel.runs.experiment import Experiment
 from umbel.tree import Held, Params, Stack
 
@@ -67,13 +67,8 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     people = _alone(client, experiment, known, name, load_plan(run / "partition.npz").classes)
     fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
-    folder = RunFolder.open(run)
-    try:
-        saved = folder.load(algorithm.state)
-    finally:
-        folder.close()
-    assert saved is not None
-    state = saved.on(fed.device)
+    saved = last_saved(run, algorithm.state)
+    state = replace(saved, state=saved.kept).on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
     newcomer = torch.tensor([len(known)])
     try:

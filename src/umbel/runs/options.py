@@ -1,6 +1,7 @@
 """How long a run is, whom it asks, and how it is tested."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from umbel.algorithms.base import Algorithm
@@ -26,6 +27,11 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check(self, "the run")
+
+    @classmethod
+    def of(cls, recipe: Mapping[str, Any]) -> Self:
+        """What a recipe says of them; the rest of it is the federation's and the method's."""
+        return cls(**{each.name: recipe[each.name] for each in fields(cls) if each.name in recipe})
 
     def check_for(self, algorithm: Algorithm) -> None:
         """Refuse what does not go with a method."""

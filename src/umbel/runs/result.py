@@ -27,7 +27,7 @@ from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import settings_of
-from umbel.runs.run import Stopwatch, three_accuracies
+from umbel.runs.run import Stopwatch, best_of, three_accuracies
 from umbel.tree import Params, Tree
 
 if TYPE_CHECKING:
@@ -125,16 +125,12 @@ class Result:
 
     def to_pandas(self, of: str = "clients") -> "pandas.DataFrame":
         """A table of the clients (cluster, true group, accuracies), or of the rounds (accuracy, bytes, seconds)."""
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            raise UmbelError("to_pandas() needs pandas: pip install 'umbel[pandas]'.") from error
         if of == "clients":
             rows = [{"client": each["name"], "cluster": each["cluster"], "truth": each["truth"], **each["accuracy"]}
                     for each in self.clusters["clients"]]
-            return pandas.DataFrame(rows).set_index("client")
+            return data_frame(rows, "client")
         if of == "rounds":
-            return pandas.DataFrame([_line(each) for each in self.records if each["round"] >= 0]).set_index("round")
+            return data_frame([_line(each) for each in self.records if each["round"] >= 0], "round")
         raise UmbelError(f"A table is of 'clients' or of 'rounds'. Got '{of}' instead.")
 
     def save(self, folder: str | Path) -> Path:
@@ -164,6 +160,15 @@ class Result:
         )
         return (f"<div><b>{escape(self._words)}</b><table><tr><th>accuracy of</th><th>mean ± std over clients (%)</th>"
                 f"<th>worst tenth</th></tr>{cells}</table></div>")
+
+
+def data_frame(rows: list[dict[str, Any]], index: str) -> "pandas.DataFrame":
+    """A table by one of its columns; pandas is an extra."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise UmbelError("to_pandas() needs pandas: pip install 'umbel[pandas]'.") from error
+    return pandas.DataFrame(rows).set_index(index)
 
 
 def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[dict[str, Any]],
@@ -241,7 +246,8 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "versions": versions(),
     }
     if options.keep == "best":
-        best = max((each for each in records if each.get("validation")), key=lambda each: each["validation"]["mean"])
+        best = best_of(records)
+        assert best is not None  # the last round is always scored
         info["kept"] = {"round": best["round"], "validation": best["validation"]["mean"]}
     return info
 

@@ -123,6 +123,14 @@ def better(record: dict[str, Any], best: dict[str, Any] | None) -> bool:
     return best is None or bool(record["validation"]["mean"] > best["validation"]["mean"])
 
 
+def best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The round with the best validation score, the first of equal ones; None where none was scored so."""
+    best = None
+    for record in records:
+        best = record if better(record, best) else best
+    return best
+
+
 def _usual(algorithm: Algorithm) -> str:
     return f"The usual cause is a learning rate that is too large (lr {algorithm.local.lr:g})."
 

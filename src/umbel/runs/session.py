@@ -15,12 +15,12 @@ from umbel.federation.provenance import Provenance
 from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.wrap import build, wrap
-from umbel.runs.checkpoint import RunFolder, Saved, read_json, write_json
+from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_json, write_json
 from umbel.runs.experiment import Experiment, Network, algorithm_of
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, to_toml
 from umbel.runs.result import Result, environment, finish, recipe_of
-from umbel.runs.run import Round, better, rounds
+from umbel.runs.run import Round, best_of, better, rounds
 
 Watcher = Callable[[Round], Any]
 
@@ -77,7 +77,7 @@ class Session:
             recipe = read_toml(out / "recipe.toml")
             algorithm = algorithm or algorithm_of(str(recipe.get("method")), recipe.get("settings", {}),
                                                   fed.provenance.truth or ())
-            options = RunOptions(**{name: value for name, value in recipe.items() if name in asdict(RunOptions())})
+            options = RunOptions.of(recipe)
             _refuse_other(out, recipe, plain(recipe_of(algorithm, fed.provenance, options)))
             return cls._go_on(fed, algorithm, options, folder, rounds)
         except BaseException:
@@ -107,7 +107,7 @@ class Session:
         """The rounds still to do, each committed before it is handed out."""
         records = list(self.saved.records) if self.saved else []
         best = self.saved.best if self.saved else None
-        best_record = _best_of(records) if self.options.keep == "best" else None
+        best_record = best_of(records) if self.options.keep == "best" else None
         for done in rounds(self.algorithm, self.fed, saved=self.saved, **asdict(self.options)):
             is_best = self.options.keep == "best" and better(done.record, best_record)
             best, best_record = (done.state, done.record) if is_best else (best, best_record)
@@ -120,8 +120,7 @@ class Session:
         """Write the result from what the folder holds, and let go of it."""
         if self.saved is None or self.saved.round < 0:
             raise UmbelError(f"The run in {self.folder.path} has done no round yet: there is no result to write.")
-        kept = self.saved.best if self.saved.best is not None else self.saved.state
-        result = finish(self.algorithm, self.fed, kept, self.saved.records, self.options)
+        result = finish(self.algorithm, self.fed, self.saved.kept, self.saved.records, self.options)
         if result.records[-1] is not self.saved.records[-1]:
             self.folder.change_last_line(result.records[-1])
         self.folder.finish(result.info, result.clusters)
@@ -132,13 +131,6 @@ class Session:
         """Let go of the folder and of what the engine holds."""
         self.folder.close()
         self.fed.close()
-
-
-def _best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    best = None
-    for record in records:
-        best = record if better(record, best) else best
-    return best
 
 
 def _describe(out: Path, fed: Federation) -> None:
@@ -191,7 +183,6 @@ def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: f
     options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep)
     if out is not None:
         return play(Session.begin(fed, algorithm, options, Path(out)), progress, on_round, stop)
-    options.check_for(algorithm)
     return _in_memory(algorithm, fed, options, progress, on_round, stop)
 
 
@@ -217,11 +208,9 @@ def play(session: Session, progress: bool = False, on_round: Watcher | None = No
          stop: Callable[[Round], bool] | None = None) -> Result:
     """A session to its end; its folder is let go of, whatever happens."""
     try:
-        for done in _followed(session.rounds(), session.algorithm.name, session.total, session.fed, progress):
-            if on_round is not None and done.index >= 0:
-                on_round(done)
-            if stop is not None and done.index >= 0 and stop(done):
-                break
+        walk = _followed(session.rounds(), session.algorithm.name, session.total, session.fed, progress)
+        for _ in _hooked(walk, on_round, stop):
+            pass
         return session.finish()
     except BaseException:
         session.close()
@@ -233,16 +222,25 @@ def _in_memory(algorithm: Algorithm, fed: Federation, options: RunOptions, progr
     records: list[dict[str, Any]] = []
     best: Round | None = None
     total = algorithm.pretrain + options.rounds
-    for done in _followed(rounds(algorithm, fed, **asdict(options)), algorithm.name, total, fed, progress):
+    walk = _followed(rounds(algorithm, fed, **asdict(options)), algorithm.name, total, fed, progress)
+    for done in _hooked(walk, on_round, stop):
         records.append(done.record)
         last = done
         if options.keep == "best" and better(done.record, best.record if best else None):
             best = done
-        if on_round is not None and done.index >= 0:
-            on_round(done)
-        if stop is not None and done.index >= 0 and stop(done):
-            break
     return finish(algorithm, fed, (best or last).state, records, options)
+
+
+def _hooked(walk: Iterator[Round], on_round: Watcher | None, stop: Callable[[Round], bool] | None) -> Iterator[Round]:
+    """Hand rounds on until `stop` is true of one; hooks are called when whoever takes the round has kept it."""
+    for done in walk:
+        yield done
+        if done.index < 0:  # what comes before the first round is none
+            continue
+        if on_round is not None:
+            on_round(done)
+        if stop is not None and stop(done):
+            return
 
 
 def _followed(walk: Iterator[Round], name: str, total: int, fed: Federation, progress: bool) -> Iterator[Round]:
@@ -273,17 +271,9 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         raise UmbelError(f"The run in {path} is of a method of your own, '{info['method']}': give it as"
                          " umbel.load(folder, algorithm=...).")
     algorithm = algorithm or algorithm_of(info["method"], recipe.get("settings", {}), truth)
-    options = RunOptions(**{name: recipe[name] for name in asdict(RunOptions()) if name in recipe})
-    run_folder = RunFolder.open(path)
-    try:
-        saved = run_folder.load(algorithm.state)
-    finally:
-        run_folder.close()
-    if saved is None:
-        raise UmbelError(f"The run in {path} must hold its last state, and does not: checkpoint.json is missing.")
-    state = saved.best if saved.best is not None else saved.state
-    return Result(info, read_json(path / "clusters.json"), state, saved.records, algorithm, _network(path, model),
-                  saved.memory, saved.memory_rounds, about, options)
+    saved = last_saved(path, algorithm.state)
+    return Result(info, read_json(path / "clusters.json"), saved.kept, saved.records, algorithm, _network(path, model),
+                  saved.memory, saved.memory_rounds, about, RunOptions.of(recipe))
 
 
 def _network(path: Path, network: Network | None) -> Model | None:
@@ -303,7 +293,7 @@ def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experimen
     """The experiment that a run folder holds, which must be the one asked for, if any is; one name may differ."""
     own = Experiment.from_toml(out / "recipe.toml")
     if asked is not None:
-        _refuse_other(out, _flat(asdict(own)), _flat(asdict(asked.resolved())), but)
+        _refuse_other(out, asdict(own), asdict(asked.resolved()), but)
     return own
 
 
