@@ -16,7 +16,7 @@ from umbel.tree import Held
 
 def validate(fed: Federation, who: Tensor, local: Local, validators: int, rounds: int,
              partitions: list[Tensor]) -> list[float]:
-    """Mean validation accuracy of some clients after a few rounds of one epoch, for each partition of `who`.
+    """Mean validation score of some clients after a few rounds of one epoch, for each partition of `who`.
 
     All partitions run side by side: the same clients, batches and first model, so scores are paired. Clients train on
     their `fit` rows and are scored on their `validation` rows; the models are thrown away.
@@ -39,8 +39,10 @@ def validate(fed: Federation, who: Tensor, local: Local, validators: int, rounds
     heard = fed.map(score, Cohort(ids, rounds, SWEEP), work=work._replace(rows="validation"),
                     each={"model": Held(models, holds)})
     kept, ids, holds = _still_there(fed, heard, ids, holds)
-    accuracy = heard.answers["hits"][kept].double() / heard.answers["size"][kept].clamp(min=1)
-    return [float(part.mean()) for part in accuracy.view(len(partitions), -1)]
+    sums, size = tree.unstack(tree.take(heard.answers, kept)), heard.answers["size"][kept].tolist()
+    merits = [fed.net.objective.merit(*each) for each in zip(sums, size, strict=True)]
+    merit = torch.tensor(merits, dtype=torch.float64)
+    return [float(part.mean()) for part in merit.view(len(partitions), -1)]
 
 
 def _still_there(fed: Federation, heard: Heard, ids: Tensor, holds: Tensor) -> tuple[Tensor, Tensor, Tensor]:

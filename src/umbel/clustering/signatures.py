@@ -10,8 +10,9 @@ import numpy as np
 import scipy.linalg
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
+from umbel.errors import UmbelError
 from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
@@ -52,8 +53,9 @@ def _whole(net: Model, client: Client, *, rank: int) -> Reply:
 def _by_class(net: Model, client: Client, *, rank: int, share: float = 0.0) -> Reply:
     """`rank` vectors of each class that a client holds; with `share`, p = round(share * n_c), between 1 and `rank`."""
     bases, classes = [], []
-    for label in sorted(set(client.y.tolist())):
-        rows = client.x[client.y == label].flatten(1)
+    kinds = kinds_of(net, client.y)
+    for label in sorted(set(kinds.tolist())):
+        rows = client.x[kinds == label].flatten(1)
         most = min(rank, max(1, round(share * len(rows)))) if share else rank
         bases.append(leading_vectors(rows, most))
         classes += [label] * len(bases[-1])
@@ -61,22 +63,31 @@ def _by_class(net: Model, client: Client, *, rank: int, share: float = 0.0) -> R
     return Reply({"basis": basis, "basis_class": torch.tensor(classes, dtype=torch.long), "size": client.size})
 
 
-def _vectors(most: int, features: int) -> Tree:
-    return {"basis": Leaf((UpTo(most), features)), "basis_class": Leaf((UpTo(most),), torch.int64), "size": COUNT}
+def kinds_of(net: Model, y: Tensor) -> Tensor:
+    """(rows,) the class of each row, or the bin of its number."""
+    return torch.from_numpy(net.objective.groups_of(y.cpu().numpy())).to(y.device)
+
+
+def _vectors(net: Model, most: int) -> Tree:
+    if net.tokens:
+        raise UmbelError("Subspaces are of numbers, and tokens are names: take a method that groups clients by their"
+                         " training, such as fedclust or ifca.")
+    shape = (UpTo(most), net.features)
+    return {"basis": Leaf(shape), "basis_class": Leaf((UpTo(most),), torch.int64), "size": COUNT}
 
 
 principal_vectors = register(Plain(
-    "principal_vectors", _whole, answers=lambda net, rank, **_: _vectors(rank, net.features), options=("rank",)))
+    "principal_vectors", _whole, answers=lambda net, rank, **_: _vectors(net, rank), options=("rank",)))
 """The subspace of a client's raw pixels: one SVD of all its rows (PACFL as printed)."""
 
 class_vectors = register(Plain(
-    "class_vectors", _by_class, answers=lambda net, rank, **_: _vectors(net.classes * rank, net.features),
+    "class_vectors", _by_class, answers=lambda net, rank, **_: _vectors(net, net.classes * rank),
     options=("rank", "share")))
 """One SVD of each class's raw pixels (PACFL's code, FLAG)."""
 
 
 def _count(net: Model, client: Client) -> Reply:
-    return Reply({"counts": torch.bincount(client.y.cpu(), minlength=net.classes)})
+    return Reply({"counts": torch.bincount(kinds_of(net, client.y).cpu(), minlength=net.classes)})
 
 
 class_counts = register(Plain(
@@ -89,7 +100,7 @@ def _forces(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
     features = net.embed(params, x)
     head = [params[name] for name in net.head_names]
     chance = torch.nn.functional.linear(features, *head).softmax(1)  # P
-    own = one_hot(y, net.classes).to(chance.dtype)
+    own = one_hot(y, net.objective.classes).to(chance.dtype)
     strength = features.flatten(1).mean(1)[:, None]
     return {"force": torch.stack([own * (1 - chance), (1 - own) * chance], dim=1) * strength[:, None]}
 
@@ -99,14 +110,21 @@ def _trajectory(net: Model, values: Tree, *, total: bool = False, **_: Any) -> R
     return Reply({"trajectory": (force.sum(0) if total else force.mean(0)).float()})
 
 
+def _forces_of_classes(net: Model, **_: Any) -> Tree:
+    if not net.objective.classes:
+        raise UmbelError("Gradient trajectories are forces of classes, and this model predicts none: take another"
+                         " method.")
+    return {"trajectory": Leaf((2, net.objective.classes))}
+
+
 trajectory = register(Rows(
-    "trajectory", _forces, _trajectory, answers=lambda net, **_: {"trajectory": Leaf((2, net.classes))},
+    "trajectory", _forces, _trajectory, answers=_forces_of_classes,
     options=("total",)))
 """Pulling and pushing forces of each class on the classifier, in one forward pass (CFLGT)."""
 
 
 def _row_losses(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
-    return {"loss": cross_entropy(net.logits(params, x), y, reduction="none")}
+    return {"loss": net.objective.row_loss(net.logits(params, x), y)}
 
 
 def _mean_losses(net: Model, values: Tree, **_: Any) -> Reply:

@@ -6,6 +6,7 @@ hundred clients share is stored, copied to a GPU and scored once.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -13,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umbel.errors import UmbelError
+from umbel.nets.objective import Objective, objective_of
 from umbel.seeds import generator
 
 IntArray = NDArray[np.int64]
 
 
 class Pool(NamedTuple):
-    """All rows of a federation. uint8 pixels mean [0, 255]; float32 values are taken as they are."""
+    """All rows of a federation. uint8 pixels mean [0, 255]; float32 numbers and int64 tokens are taken as they are."""
 
-    x: NDArray[Any]  # (rows, channels, height, width), uint8 or float32
-    y: IntArray  # (rows,)
+    x: NDArray[Any]  # (rows, channels, height, width) of images, (rows, ...) of others
+    y: NDArray[Any]  # (rows, ...) labels, numbers or tokens, as the objective has them
 
 
 class Work(NamedTuple):
@@ -42,13 +44,14 @@ class Population:
     train: list[IntArray]  # rows of the pool, one array a client
     test: list[IntArray]
     truth: IntArray  # (n,) the true group of each client
-    classes: int  # outputs of a model; the scenario's, not the data set's
+    objective: Objective  # what a model is for; a number of classes stands for a classification
     names: list[str] = field(default_factory=list)  # c000, c001 ...: seeds follow names, not positions
     joins: IntArray | None = None  # (n,) the round in which each appears; None = all are there from the start
     leaves: IntArray | None = None  # (n,) the round from which each is gone; None = nobody goes
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the result says of the data: set, part, per_label ...
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", objective_of(self.objective))
         if not self.names:
             width = max(3, len(str(len(self.train) - 1)))
             object.__setattr__(self, "names", [f"c{i:0{width}d}" for i in range(len(self.train))])
@@ -71,7 +74,7 @@ class Population:
         known = np.zeros(len(sites), dtype=np.int64) if truth is None else np.asarray(truth, dtype=np.int64)
         pixels = x if x.dtype == np.uint8 else x.astype(np.float32)
         facts = {"groups": 0 if truth is None else len(set(truth))}
-        return cls(Pool(pixels, y), rows[0::2], rows[1::2], known, classes, list(sites), facts=facts)
+        return cls(Pool(pixels, y), rows[0::2], rows[1::2], known, objective_of(classes), list(sites), facts=facts)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,9 +87,19 @@ class Population:
                        truth=self.truth[order])
 
     @property
+    def tokens(self) -> bool:
+        """Whether inputs are whole numbers that stand for words."""
+        return self.pool.x.dtype == np.int64
+
+    @cached_property
+    def kinds(self) -> IntArray:
+        """(rows,) the label of each row of the pool, or the bin of its number."""
+        return self.objective.groups_of(self.pool.y)
+
+    @property
     def label_counts(self) -> IntArray:
-        """(n, classes) training rows of each client by label, after its shift (a swap changes labels)."""
-        counts = [np.bincount(self.pool.y[rows], minlength=self.classes) for rows in self.train]
+        """(n, kinds) training rows of each client by label, after its shift (a swap changes labels), or by bin."""
+        counts = [np.bincount(self.kinds[rows], minlength=max(1, self.objective.groups)) for rows in self.train]
         return np.stack(counts).astype(np.int64)
 
     def present(self, round: int) -> NDArray[np.bool_]:
@@ -119,15 +132,15 @@ class Population:
             return [np.unique(np.concatenate([rows[i] for i in inside])) for inside in members]
 
         return Population(
-            self.pool, union(self.train), union(self.test), groups, self.classes,
+            self.pool, union(self.train), union(self.test), groups, self.objective,
             names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True},
         )
 
 
-def rows_of(train: IntArray, test: IntArray, y: IntArray, which: str, seed: int, name: str) -> IntArray:
+def rows_of(train: IntArray, test: IntArray, kinds: IntArray, which: str, seed: int, name: str) -> IntArray:
     """The rows of one client that `which` means: train, fit, validation or test.
 
-    `fit` and `validation` part the training rows 90/10 inside each label, the same way every time.
+    `fit` and `validation` part the training rows 90/10 inside each kind (label or bin), the same way every time.
     """
     if which == "train":
         return train
@@ -135,7 +148,7 @@ def rows_of(train: IntArray, test: IntArray, y: IntArray, which: str, seed: int,
         return test
     if which not in ("fit", "validation"):
         raise UmbelError(f"The rows of a client are train, fit, validation or test. Got '{which}' instead.")
-    validation = _validation(y[train], generator(seed, "split", name))
+    validation = _validation(kinds[train], generator(seed, "split", name))
     return train[validation] if which == "validation" else train[~validation]
 
 

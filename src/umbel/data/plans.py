@@ -17,6 +17,7 @@ from umbel.data.partition import ClientRows
 from umbel.data.shift import Images
 from umbel.data.sources import Dataset
 from umbel.errors import UmbelError
+from umbel.nets.objective import objective_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
         pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
         start += len(rows)
     pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
-    return Population(pool, train, test, plan.truth, plan.classes, facts=plan.facts)
+    return Population(pool, train, test, plan.truth, objective_of(plan.classes), facts=plan.facts)
 
 
 def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:

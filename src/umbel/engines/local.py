@@ -75,7 +75,7 @@ class LocalClients:
         if (i, which) not in self._cache:
             people = self.population
             self._cache[i, which] = rows_of(
-                people.train[i], people.test[i], people.pool.y, which, self.seed, people.names[i]
+                people.train[i], people.test[i], people.kinds, which, self.seed, people.names[i]
             )
         return self._cache[i, which]
 

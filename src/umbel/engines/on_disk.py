@@ -11,6 +11,7 @@ import torch
 from umbel.data.clients import Pool, Population
 from umbel.engines.local import LocalClients
 from umbel.nets.model import Model
+from umbel.nets.objective import objective_of
 from umbel.nets.wrap import build
 
 
@@ -22,8 +23,9 @@ def write_clients(folder: Path, people: Population, net: Model, seed: int) -> No
     for which, parts in (("train", people.train), ("test", people.test)):
         rows |= {which: np.concatenate(parts), f"{which}_ends": np.cumsum([len(part) for part in parts])}
     np.savez(folder / "rows.npz", **rows)
-    facts = {"names": people.names, "classes": net.classes, "seed": seed, "model": net.name, "shape": net.shape,
-             "precision": net.precision, "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist()}
+    facts = {"names": people.names, "objective": net.objective.described(), "seed": seed, "model": net.name,
+             "shape": net.shape, "precision": net.precision, "mean": net.mean.flatten().tolist(),
+             "std": net.std.flatten().tolist()}
     (folder / "facts.json").write_text(json.dumps(facts))
 
 
@@ -32,7 +34,8 @@ def clients_from(folder: Path) -> tuple[LocalClients, Model]:
     facts = json.loads((folder / "facts.json").read_text())
     with np.load(folder / "rows.npz", allow_pickle=False) as rows:
         train, test = (np.split(rows[which], rows[f"{which}_ends"][:-1]) for which in ("train", "test"))
+    objective = objective_of(facts["objective"])
     pool = Pool(np.load(folder / "x.npy", mmap_mode="c"), np.load(folder / "y.npy", mmap_mode="c"))
-    people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), facts["classes"], facts["names"])
-    net = build(facts["model"], tuple(facts["shape"]), facts["classes"], facts["mean"], facts["std"])
+    people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), objective, facts["names"])
+    net = build(facts["model"], tuple(facts["shape"]), objective, facts["mean"], facts["std"])
     return LocalClients(people, facts["seed"], torch.device("cpu")), replace(net, precision=facts["precision"])

@@ -28,5 +28,6 @@ class Provenance:
         return cls(
             test_mode=people.facts.get("test_mode"), partition_hash=people.hash,
             truth=tuple(people.truth.tolist()) if people.facts.get("groups", 1) else None,
-            label_counts=tuple(map(tuple, people.label_counts.tolist())), scenario=dict(people.facts), **rest,
+            label_counts=tuple(map(tuple, people.label_counts.tolist())) if people.objective.groups else None,
+            scenario=dict(people.facts), **rest,
         )

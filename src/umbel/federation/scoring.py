@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from umbel import tree
 from umbel.federation.tasks import COUNT, Leaf, Reply, Rows, register
 from umbel.federation.training import SGD
 from umbel.nets.model import Model
@@ -14,20 +14,21 @@ from umbel.tree import Params, Tree
 BROKEN = 1e6  # the loss of a model that gives no numbers: it is scored, not left out of the mean
 
 
-def _hits(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
-    logits = net.logits(params, x)
-    return {"hit": logits.argmax(1) == y, "loss": cross_entropy(logits, y, reduction="none")}
+def _judged(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
+    out = net.logits(params, x)
+    return {"loss": net.objective.row_loss(out, y), "judged": net.objective.row_values(out, y)}
 
 
 def _tally(net: Model, values: Tree, **_: Any) -> Reply:
     loss = values["loss"].double().mean().nan_to_num(nan=BROKEN, posinf=BROKEN)
-    total = torch.tensor(len(values["hit"]))
-    return Reply({"hits": values["hit"].sum().cpu(), "loss": loss.cpu(), "size": total})
+    sums = tree.to(net.objective.tally(values["judged"]), "cpu")
+    return Reply({**sums, "loss": loss.cpu(), "size": torch.tensor(len(values["loss"]))})
 
 
 def _tallied(net: Model, **_: Any) -> Tree:
-    return {"hits": COUNT, "loss": Leaf((), torch.float64), "size": COUNT}
+    sums = {name: Leaf(shape, torch.float64) for name, shape in net.objective.sums.items()}
+    return {**sums, "loss": Leaf((), torch.float64), "size": COUNT}
 
 
-score = register(Rows("score", _hits, _tally, answers=_tallied, options=("become", *SGD)))
-"""Hits and mean loss on a client's rows, with the model sent or what the tasks in `become` make of it."""
+score = register(Rows("score", _judged, _tally, answers=_tallied, options=("become", *SGD)))
+"""What the objective sums, and the mean loss, over a client's rows: of the model sent, or what `become` makes of it."""

@@ -182,7 +182,7 @@ def alone(name: str, net: Model, train: Half, test: Half | None) -> Population:
     halves = [_checked(name, net, *half) for half in (train, test) if half is not None]
     x, y = (np.concatenate(parts) for parts in zip(*halves, strict=True))
     rows = np.split(np.arange(len(y)), [len(halves[0][1])])
-    return Population(Pool(x, y), [rows[0]], [rows[1]], np.zeros(1, dtype=np.int64), net.classes, [name])
+    return Population(Pool(x, y), [rows[0]], [rows[1]], np.zeros(1, dtype=np.int64), net.objective, [name])
 
 
 def _checked(name: str, net: Model, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:

@@ -155,4 +155,5 @@ def one(population: Population, i: int) -> Population:
     rows = np.concatenate([train, test])
     pool = Pool(np.asarray(population.pool.x[rows]), np.asarray(population.pool.y[rows]))
     own = np.split(np.arange(len(rows)), [len(train)])
-    return Population(pool, [own[0]], [own[1]], population.truth[i : i + 1], population.classes, [population.names[i]])
+    return Population(pool, [own[0]], [own[1]], population.truth[i : i + 1], population.objective,
+                      [population.names[i]])

@@ -57,7 +57,8 @@ def shown(text: object) -> str:
 def fingerprint(net: Model) -> str:
     """Sixteen hex digits that two models share only when one can take the other's place."""
     layers = [(name, tuple(leaf.shape), str(leaf.dtype)) for name, leaf in net.module.named_parameters()]
-    about = [net.shape, net.classes, net.head, net.mean.flatten().tolist(), net.std.flatten().tolist(), sorted(layers)]
+    about = [net.shape, net.objective.described(), net.head, net.mean.flatten().tolist(), net.std.flatten().tolist(),
+             sorted(layers)]
     return blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 

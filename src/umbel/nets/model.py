@@ -17,9 +17,9 @@ from torch.func import functional_call
 
 from umbel.errors import UmbelError
 from umbel.nets.gradients import Borrower, Network, functional
+from umbel.nets.objective import Objective
 from umbel.nets.stacking import activations, for_vmap
 from umbel.nets.tape import Tapes
-from umbel.ops import mean_loss
 from umbel.tree import Params
 
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -28,8 +28,8 @@ PRECISIONS = ("float32", "tf32", "bf16")
 class Batch(NamedTuple):
     """Some rows of one client. `live` masks padding, or is None where there is none."""
 
-    x: Tensor  # (b, channels, height, width) in [0, 1]
-    y: Tensor  # (b,)
+    x: Tensor  # (b, ...) images in [0, 1], numbers, or tokens
+    y: Tensor  # (b, ...)
     live: Tensor | None = None
 
 
@@ -45,12 +45,13 @@ class Model:
     name: str
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]  # of one input, without the batch
-    classes: int
+    objective: Objective
     head: str  # path of the classifier layer
     mean: Tensor  # normalisation, the model's first act, broadcast over an input
     std: Tensor
     precision: str = "float32"  # of products: tf32 rounds their factors on a GPU, bf16 whole layers
     raw: bool = False  # mean 0 and std 1: nothing to scale
+    tokens: bool = False  # inputs are whole numbers that stand for words
     functional: bool = False  # to be run under vmap: differentiate by torch.func
     recordable: bool = False  # its operations depend on the shapes of a batch alone: gradients may be replayed
     registered: bool = False  # `build` makes it again from its name, shape and classes, in any process
@@ -78,9 +79,21 @@ class Model:
         return sum(leaf.numel() for leaf in self.shapes.values())
 
     @property
+    def classes(self) -> int:
+        """How many kinds of target there are: classes, or bins of a number."""
+        if not self.objective.groups:
+            raise UmbelError("This method looks at clients class by class, and the targets are none: give the objective"
+                             " bins, as in Regress(bins=4), or take another method.")
+        return self.objective.groups
+
+    @property
     def features(self) -> int:
         """How many numbers an input is."""
         return prod(self.shape)
+
+    def blank(self, rows: int, device: torch.device | str = "cpu") -> Tensor:
+        """Inputs of zeros."""
+        return torch.zeros(rows, *self.shape, device=device, dtype=torch.int64 if self.tokens else torch.float32)
 
     @property
     def convolves(self) -> bool:
@@ -90,7 +103,7 @@ class Model:
     @cached_property
     def activations(self) -> int:
         """How many numbers the layers put out for one input: the measure of a step's memory."""
-        return activations(self.module, torch.zeros(1, *self.shape, device=self.mean.device))
+        return activations(self.module, self.blank(1, self.mean.device))
 
     @property
     def head_names(self) -> tuple[str, ...]:
@@ -98,7 +111,7 @@ class Model:
         return tuple(name for name, _ in self.module.named_parameters() if name.startswith(f"{self.head}."))
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
-        """(b, classes) for raw inputs in [0, 1]."""
+        """(b, outputs) for raw inputs."""
         return self._outputs(lambda x: functional_call(self.module, params, (x,)), x)
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
@@ -124,11 +137,11 @@ class Model:
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the live rows."""
+        """Mean loss over the live rows."""
         return self._loss(batch, lambda x: functional_call(self.module, params, (x,)))
 
     def _loss(self, batch: Batch, network: Network) -> Tensor:
-        return mean_loss(self._outputs(network, batch.x), batch.y, batch.live, many=self.functional)
+        return self.objective.mean_loss(self._outputs(network, batch.x), batch.y, batch.live, many=self.functional)
 
     def gradient(self, params: Params, batch: Batch, only: tuple[str, ...] = ()) -> Params:
         """Gradient of the loss with respect to the parameters, or to those named in `only`."""

@@ -10,22 +10,26 @@ from torch import nn
 from umbel.errors import UmbelError, unknown
 from umbel.nets.model import Model
 from umbel.nets.networks import MODELS
+from umbel.nets.objective import Objective, objective_of
 
 
 def wrap(
     network: nn.Module | Callable[[], nn.Module],
     shape: tuple[int, ...],
-    classes: int,
+    objective: Objective | int,
     *,
     head: str | None = None,
     name: str = "own",
     mean: tuple[float, ...] = (0.0,),
     std: tuple[float, ...] = (1.0,),
+    tokens: bool = False,
 ) -> Model:
     """Make a `Model` of any `nn.Module`, or of a function that builds one.
 
-    Its classifier is the layer `head`, or the last linear one with as many outputs as there are classes.
+    `objective` says what it is for; a number of classes stands for a classification. Its head is the layer of this
+    name, or the last linear one with as many outputs as the objective asks for. `tokens`: inputs are whole numbers.
     """
+    objective = objective_of(objective)
     make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -33,9 +37,10 @@ def wrap(
     _refuse_running_statistics(name, module)
     broadcast = (-1, *[1] * (len(shape) - 1))
     model = Model(
-        name, make, shape, classes, _find_head(name, module, classes, head),
+        name, make, shape, objective, _find_head(name, module, objective.outputs, head),
         torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast),
-        raw=not any(mean) and all(one == 1 for one in std), module=module.requires_grad_(False),
+        raw=tokens or (not any(mean) and all(one == 1 for one in std)), tokens=tokens,
+        module=module.requires_grad_(False),
     )
     _try_once(model)
     return model
@@ -55,18 +60,18 @@ def _refuse_running_statistics(name: str, module: nn.Module) -> None:
         )
 
 
-def _find_head(name: str, module: nn.Module, classes: int, head: str | None) -> str:
+def _find_head(name: str, module: nn.Module, outputs: int, head: str | None) -> str:
     layers = dict(module.named_modules())
     if head is not None:
         if head not in layers or not head:
             raise unknown(f"layer of model '{name}' named", head, (path for path in layers if path))
         return head
     linear = {str(path): layer for path, layer in layers.items() if isinstance(layer, nn.Linear)}
-    fitting = [path for path, layer in linear.items() if layer.out_features == classes]
+    fitting = [path for path, layer in linear.items() if layer.out_features == outputs]
     if not fitting:
         raise UmbelError(
-            f"The model '{name}' must end in a linear layer with {classes} outputs, one for each class. There is none:"
-            " name its classifier layer with head=..."
+            f"The model '{name}' must end in a linear layer with {outputs} outputs, as its objective asks. There is"
+            " none: name its last layer with head=..."
         )
     return fitting[-1]
 
@@ -74,20 +79,27 @@ def _find_head(name: str, module: nn.Module, classes: int, head: str | None) -> 
 def _try_once(model: Model) -> None:
     """One forward pass of one zero input, so that a misfit is refused here and not inside a round."""
     try:
-        out = model.logits(dict(model.module.named_parameters()), torch.zeros(1, *model.shape))
+        out = model.logits(dict(model.module.named_parameters()), model.blank(1))
     except RuntimeError as error:
         raise UmbelError(f"The model '{model.name}' does not take inputs of shape {model.shape}: {error}.") from error
-    if tuple(out.shape) != (1, model.classes):
+    if tuple(out.shape) != (1, *model.objective.out_shape):
         raise UmbelError(
-            f"The model '{model.name}' must give {model.classes} numbers for one input."
+            f"The model '{model.name}' must give {_said(model.objective.out_shape)} numbers for one input."
             f" Got an output of shape {tuple(out.shape)} instead."
         )
 
 
+def _said(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
 def build(
-    name: str, shape: tuple[int, ...], classes: int, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)
+    name: str, shape: tuple[int, ...], objective: Objective | int, mean: tuple[float, ...] = (0.0,),
+    std: tuple[float, ...] = (1.0,)
 ) -> Model:
     """A registered model for inputs of `shape`."""
     make = MODELS.find(name)
-    model = wrap(lambda: make(shape, classes), shape, classes, name=name, mean=mean, std=std)
+    objective = objective_of(objective)
+    outputs = objective.outputs
+    model = wrap(lambda: make(shape, outputs), shape, objective, name=name, mean=mean, std=std)
     return replace(model, recordable=True, registered=True)

@@ -17,6 +17,7 @@ from umbel.data.shift import colour_32
 from umbel.data.sources import Dataset
 from umbel.federation.door import Cohort
 from umbel.federation.training import train
+from umbel.nets.objective import objective_of
 from umbel.reproduce.table import TableCell
 from umbel.runs.simulate import simulate
 from umbel.seeds import generator
@@ -160,7 +161,7 @@ def _trained(load: Load, seed: int) -> tuple[dict[str, Tensor], Tensor]:
     data, rng = load("cifar10"), generator(seed, "layers")
     groups = np.repeat([0, 1], 5)
     rows = [rng.choice(np.flatnonzero((data.y_train >= 5) == group), 750, replace=False) for group in groups]
-    people = Population(Pool(data.x_train, data.y_train), rows, rows, groups, data.classes)
+    people = Population(Pool(data.x_train, data.y_train), rows, rows, groups, objective_of(data.classes))
     fed, local = simulate(people, model="lenet5", seed=seed), Local()
     heard = fed.map(train, Cohort(torch.arange(len(rows)), 0), work=Work(epochs=10, batch=local.batch),
                     shared={"model": fed.net.init(seed)}, keep=False, **local.options)

@@ -14,11 +14,13 @@ from sklearn.metrics import (
     homogeneity_completeness_v_measure,
 )
 
+from umbel import tree
 from umbel.algorithms.base import Algorithm, State, can_remember
 from umbel.data.clients import Work
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import EVALUATE
 from umbel.federation.scoring import score
+from umbel.nets.objective import judged
 from umbel.tree import Held
 
 Scores: TypeAlias = dict[str, dict[str, float]]  # client -> accuracy, loss, rows
@@ -40,10 +42,11 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
         )
     except NobodyAnswered:  # a round that nobody could score is no reason to end a run
         return {}
-    hits, size, loss = (heard.answers[name].tolist() for name in ("hits", "size", "loss"))
+    objective = fed.net.objective
+    sums, size, loss = tree.unstack(heard.answers), heard.answers["size"].tolist(), heard.answers["loss"].tolist()
     return {
-        fed.names[i]: {"accuracy": hit / count, "loss": each, "rows": count}
-        for i, hit, count, each in zip(heard.ids.tolist(), hits, size, loss, strict=True)
+        fed.names[i]: {"accuracy": judged(objective, objective.summary(own, count)) or 0.0, "loss": each, "rows": count}
+        for i, own, count, each in zip(heard.ids.tolist(), sums, size, loss, strict=True)
         if count  # a site of a real federation may have no test rows: it is not scored
     }
 

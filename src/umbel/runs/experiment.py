@@ -210,9 +210,10 @@ def network_for(people: Population, network: Network, normalisation: Normalisati
     """A model for these clients' images, by name or of one's own."""
     mean, std = normalisation
     if isinstance(network, str):
-        net = build(network, people.shape, people.classes, mean, std)
+        net = build(network, people.shape, people.objective, mean, std)
     else:
-        net = wrap(network, people.shape, people.classes, mean=mean, std=std)
+        net = wrap(network, people.shape, people.objective, mean=mean, std=std,
+                   tokens=people.tokens)
     return replace(net, precision=precision)
 
 

@@ -19,6 +19,7 @@ from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
 from umbel.federation.tasks import TASKS
 from umbel.nets.model import Model
+from umbel.nets.objective import objective_of
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.checkpoint import last_saved, read_json
@@ -115,7 +116,8 @@ def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], 
     gone[-1] = np.iinfo(np.int64).max
     return Population(
         pool, [*[none] * len(known), rows[0]], [*[none] * len(known), rows[1] if len(rows) > 1 else none],
-        np.zeros(len(known) + 1, dtype=np.int64), classes, [*known, name], leaves=gone, facts={"groups": 0},
+        np.zeros(len(known) + 1, dtype=np.int64), objective_of(classes), [*known, name], leaves=gone,
+        facts={"groups": 0},
     )
 
 

@@ -14,6 +14,7 @@ from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.nets import MODELS
 from umbel.nets.model import Model
+from umbel.nets.objective import objective_of
 from umbel.nets.wrap import build, wrap
 from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_json, write_json
 from umbel.runs.experiment import Experiment, Network, algorithm_of
@@ -145,7 +146,8 @@ def _describe(out: Path, fed: Federation) -> None:
 
 def described(net: Model) -> dict[str, Any]:
     """What model.json holds: all that is needed to use the weights, beside the network's code."""
-    return {"name": net.name, "shape": list(net.shape), "classes": net.classes, "head": net.head,
+    return {"name": net.name, "shape": list(net.shape), "objective": net.objective.described(), "tokens": net.tokens,
+            "head": net.head,
             "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist(), "parameters": net.parameters,
             "precision": net.precision}
 
@@ -282,11 +284,13 @@ def _network(path: Path, network: Network | None) -> Model | None:
         return None
     about = read_json(path / "model.json")
     shape, rest = tuple(about["shape"]), {"mean": tuple(about["mean"]), "std": tuple(about["std"])}
+    objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
     if network is None and about["name"] in MODELS:
-        return build(about["name"], shape, about["classes"], **rest)
+        return build(about["name"], shape, objective, **rest)
     if network is None or isinstance(network, str):
         return None
-    return wrap(network, shape, about["classes"], head=about["head"], name=about["name"], **rest)
+    return wrap(network, shape, objective, tokens=about.get("tokens", False), head=about["head"], name=about["name"],
+                **rest)
 
 
 def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experiment:

@@ -1,0 +1,466 @@
+"""What a model is for: which targets it learns, by which loss, and what it is judged by.
+
+A metric is made of sums over rows, which each client computes of its own. Where it is no mean over rows (AUC, macro F1,
+R2), the clients' sums are added first: a site that holds one class alone harms nothing.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import exp, sqrt
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy, huber_loss, mse_loss, one_hot
+
+from umbel.errors import UmbelError, unknown
+from umbel.fields import check, choice, number
+from umbel.ops import mean_loss
+
+BINS = 128  # of a histogram of scores in [0, 1]: an AUC from it errs by less than the pairs that share a bin
+NO_TOKEN = -1  # a target that is none: padding
+Sums = Mapping[str, Tensor]  # over rows, float64
+
+
+class Metric(NamedTuple):
+    """What runs are judged by."""
+
+    name: str
+    unit: str = ""  # "%": a share in [0, 1], shown times a hundred
+    higher_is_better: bool = True
+    pooled: bool = False  # judged over all clients' rows together, since it is no mean over them
+
+    def shown(self, value: float, digits: int = 2) -> str:
+        """A value as a table has it, without its unit."""
+        return f"{100 * value:.{digits}f}" if self.unit == "%" else f"{value:.{digits + 2}g}"
+
+    def said(self, value: float, digits: int = 2) -> str:
+        """A value with its unit."""
+        return f"{self.shown(value, digits)} {self.unit}".strip()
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether one value beats another."""
+        return one > other if self.higher_is_better else one < other
+
+    def gain(self, value: float, over: float) -> float:
+        """How much better a value is than another: positive is better, whichever way the metric points."""
+        return value - over if self.higher_is_better else over - value
+
+
+ACCURACY = Metric("accuracy", "%")
+
+
+class Objective(ABC):
+    """What a model is for. Frozen dataclasses: a model's file and its fingerprint name them by `described`."""
+
+    kind: ClassVar[str]
+    classes: int = 0  # of a classification; 0 elsewhere
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """How many numbers the network puts out for one target."""
+
+    @property
+    @abstractmethod
+    def target(self) -> tuple[int, ...]:
+        """Shape of one row's target."""
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of what the network puts out for one row."""
+        return (self.outputs,)
+
+    @property
+    @abstractmethod
+    def metric(self) -> Metric:
+        """What runs are judged by."""
+
+    @property
+    @abstractmethod
+    def sums(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what a client sums over its rows."""
+
+    @abstractmethod
+    def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
+        """Targets as they are stored; what does not fit is refused, in a sentence that names `of`."""
+
+    @abstractmethod
+    def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """(rows,) the loss of each row: training, IFCA, FedSoft and sweeps all use this one."""
+
+    @abstractmethod
+    def row_values(self, out: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """(rows, ...) what `tally` counts."""
+
+    @abstractmethod
+    def tally(self, values: Sums) -> dict[str, Tensor]:
+        """Values of one client's rows -> its sums, float64."""
+
+    @abstractmethod
+    def summary(self, sums: Sums, count: int) -> dict[str, float | None]:
+        """The metrics of these sums over `count` rows, the judged one among them; None where one is not defined."""
+
+    def merit(self, sums: Sums, count: int) -> float:
+        """One client's rows as a number near [0, 1] of which more is better: by it short trials are compared."""
+        metrics = self.summary(sums, count)
+        return float(next(iter(metrics.values())) or 0.0)
+
+    @property
+    def groups(self) -> int:
+        """How many kinds of target there are, for methods that look at clients kind by kind; 0 = no such thing."""
+        return self.classes
+
+    def groups_of(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        """(rows,) the kind of each target; one kind for all where there are none."""
+        return np.zeros(len(y), dtype=np.int64)
+
+    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
+        """The mean over the live rows, all without `live`; `many`: it stands inside a vmap over clients."""
+        loss = self.row_loss(out, y)
+        return loss.mean() if live is None else (loss * live).sum() / live.sum().clamp(min=1)
+
+    def described(self) -> dict[str, Any]:
+        """Plain words from which `objective_of` makes it again."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Classify(Objective):
+    """One of some classes, by cross-entropy."""
+
+    classes: int = number(2, ge=1)
+    judged_by: str = choice("accuracy", "accuracy", "balanced_accuracy", "macro_f1", "auc")
+    labels: tuple[str, ...] = ()  # what the classes are called, where they were given as texts
+
+    kind: ClassVar[str] = "classify"
+
+    def __post_init__(self) -> None:
+        check(self, "a classification")
+        object.__setattr__(self, "labels", tuple(self.labels))
+
+    @property
+    def outputs(self) -> int:
+        """One for each class."""
+        return self.classes
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """A single number."""
+        return ()
+
+    @property
+    def metric(self) -> Metric:
+        """Shares, in per cent; all but accuracy over all clients' rows together."""
+        if self.judged_by == "accuracy":
+            return ACCURACY
+        name = {"auc": "AUC", "macro_f1": "macro F1"}.get(self.judged_by, self.judged_by.replace("_", " "))
+        return Metric(name, "%", pooled=True)
+
+    @property
+    def sums(self) -> dict[str, tuple[int, ...]]:
+        """Rows that were right, and what else the metric needs.
+
+        By class: rows that were right, that are of it, that were taken for it. For AUC: histograms of each class's
+        probability, of the other rows and of its own.
+        """
+        extra: dict[str, dict[str, tuple[int, ...]]] = {
+            "accuracy": {}, "auc": {"by_class": (3, self.classes), "histogram": (self.classes, 2, BINS)}}
+        return {"hits": ()} | extra.get(self.judged_by, {"by_class": (3, self.classes)})
+
+    def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
+        """Whole numbers from 0; texts, where the classes have names."""
+        y = np.asarray(y)
+        if y.dtype.kind in "US" or y.dtype == object:
+            return self._numbered(y, of)
+        if y.dtype.kind not in "iub":
+            first = y.reshape(-1)[:1].tolist()
+            raise UmbelError(f"The labels of {of} must be whole numbers from 0 to {self.classes - 1}. Got {y.dtype}"
+                             f"{f', as in {first[0]}' if first else ''}: give whole numbers, or objective=Regress() for"
+                             " numbers to be predicted.")
+        if y.ndim != 1:
+            raise UmbelError(f"The labels of {of} must be one number a row. Got the shape {y.shape} instead.")
+        wrong = np.flatnonzero((y < 0) | (y >= self.classes))
+        if len(wrong):
+            raise UmbelError(f"The labels of {of} must lie in 0 .. {self.classes - 1}."
+                             f" Got {y[wrong[0]]} in row {wrong[0]} instead.")
+        return y.astype(np.int64)
+
+    def _numbered(self, y: NDArray[Any], of: str) -> NDArray[Any]:
+        place = {label: k for k, label in enumerate(self.labels)}
+        for label in np.unique(y.astype(str)).tolist():
+            if label not in place:
+                if not self.labels:
+                    raise UmbelError(f"The labels of {of} are texts, as in '{label}': number them from 0, or name them"
+                                     " in order, as in Classify(2, labels=(\"no\", \"yes\")).")
+                raise unknown(f"label in {of} named", label, self.labels)
+        return np.array([place[label] for label in y.astype(str).tolist()], dtype=np.int64)
+
+    def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy."""
+        return cross_entropy(out, y, reduction="none")
+
+    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
+        """In one kernel where clients are stacked on a GPU."""
+        return mean_loss(out, y, live, many=many)
+
+    def row_values(self, out: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Whether it was right; what it is and what it was taken for; the bin of each class's probability."""
+        values = {"hit": out.argmax(1) == y}
+        if "by_class" in self.sums:
+            values |= {"is": y, "guess": out.argmax(1)}
+        if "histogram" in self.sums:
+            values["bin"] = (out.softmax(1) * BINS).nan_to_num().long().clamp(0, BINS - 1).to(torch.uint8)
+        return values
+
+    def tally(self, values: Sums) -> dict[str, Tensor]:
+        """Counts."""
+        sums = {"hits": values["hit"].sum().double()}
+        if "by_class" in self.sums:
+            y, guess = values["is"], values["guess"]
+            kinds = (y[values["hit"]], y, guess)
+            sums["by_class"] = torch.stack([torch.bincount(kind, minlength=self.classes) for kind in kinds]).double()
+        if "histogram" in self.sums:
+            own = one_hot(y, self.classes)  # (rows, classes): 1 where the class is the row's
+            place = (torch.arange(self.classes, device=y.device) * 2 + own) * BINS + values["bin"].long()
+            flat = torch.bincount(place.flatten(), minlength=self.classes * 2 * BINS)
+            sums["histogram"] = flat.view(self.classes, 2, BINS).double()
+        return sums
+
+    def summary(self, sums: Sums, count: int) -> dict[str, float | None]:
+        """Accuracy; balanced accuracy and macro F1 over the classes that are there; AUC, one class against the rest."""
+        metrics: dict[str, float | None] = {"accuracy": float(sums["hits"]) / count if count else None}
+        if "by_class" in sums:
+            right, present, guessed = sums["by_class"].cpu()[:, sums["by_class"].cpu()[1] > 0]
+            metrics["balanced_accuracy"] = float((right / present).mean()) if len(present) else None
+            metrics["macro_f1"] = float((2 * right / (present + guessed)).mean()) if len(present) else None
+        if "histogram" in sums:
+            areas = [area(*histogram) for histogram in sums["histogram"].cpu()]
+            known = [each for each in areas if each is not None]
+            metrics["auc"] = sum(known) / len(known) if known else None
+        return metrics
+
+    def groups_of(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        """The labels."""
+        return y
+
+
+def area(without: Tensor, having: Tensor) -> float | None:
+    """Area under the curve: how often a row of the class scores above one of the rest; pairs in one bin count half."""
+    pairs = float(without.sum() * having.sum())
+    below = without.cumsum(0) - without
+    return float((having * (below + without / 2)).sum()) / pairs if pairs else None
+
+
+@dataclass(frozen=True)
+class Regress(Objective):
+    """Numbers, by squared or Huber error.
+
+    The network puts out (target - centre) / scale, so that its outputs are of the size that networks start with;
+    errors are told in the target's own unit. `bins` are the borders between groups of targets, by which methods that
+    look at clients class by class (FLAG) can be used; a number of bins stands for as many equal shares of a normal
+    distribution with this centre and scale.
+    """
+
+    columns: int = number(1, ge=1)  # numbers of one target
+    loss: str = choice("mse", "mse", "huber")
+    centre: float = 0.0
+    scale: float = number(1.0, gt=0)
+    bins: tuple[float, ...] = ()
+    unit: str = ""
+    judged_by: str = choice("mae", "mae", "rmse", "r2")
+
+    kind: ClassVar[str] = "regress"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bins, int) and not isinstance(self.bins, bool):
+            shares = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
+            object.__setattr__(self, "bins", (self.centre + self.scale * torch.special.ndtri(shares)).tolist())
+        object.__setattr__(self, "bins", tuple(float(border) for border in self.bins))
+        check(self, "a regression")
+        if list(self.bins) != sorted(set(self.bins)):
+            raise UmbelError(f"The 'bins' of a regression are borders in ascending order. Got {self.bins} instead.")
+
+    @property
+    def outputs(self) -> int:
+        """One for each number of a target."""
+        return self.columns
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """One number, or a row of them."""
+        return () if self.columns == 1 else (self.columns,)
+
+    @property
+    def metric(self) -> Metric:
+        """MAE: lower is better."""
+        return {"mae": Metric("MAE", self.unit, False), "rmse": Metric("RMSE", self.unit, False, pooled=True),
+                "r2": Metric("R2", pooled=True)}[self.judged_by]
+
+    @property
+    def sums(self) -> dict[str, tuple[int, ...]]:
+        """Absolute and squared errors; targets and their squares, for R2, in units of the scale around the centre."""
+        return dict.fromkeys(("absolute", "squared", "target", "target_squared"), (self.columns,))
+
+    def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
+        """Finite numbers, one a row or `columns` a row."""
+        y = np.asarray(y)
+        if y.dtype.kind not in "iuf":
+            raise UmbelError(f"The targets of {of} must be numbers. Got {y.dtype} instead.")
+        if y.shape[1:] != self.target:
+            raise UmbelError(f"The targets of {of} must be (rows{''.join(f', {n}' for n in self.target)})."
+                             f" Got the shape {y.shape} instead.")
+        wrong = np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(1))
+        if len(wrong):
+            raise UmbelError(f"The targets of {of} must be finite. Got {y[wrong[0]]} in row {wrong[0]} instead.")
+        return y.astype(np.float32)
+
+    def _aimed(self, y: Tensor) -> Tensor:
+        """(rows, columns) what the network should put out."""
+        return (y.reshape(len(y), self.columns) - self.centre) / self.scale
+
+    def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """In units of the scale; a mean over the columns."""
+        one = mse_loss if self.loss == "mse" else huber_loss
+        return one(out, self._aimed(y), reduction="none").mean(1)
+
+    def row_values(self, out: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Error and target, in units of the scale, (rows, columns)."""
+        return {"error": out - self._aimed(y), "aimed": self._aimed(y)}
+
+    def tally(self, values: Sums) -> dict[str, Tensor]:
+        """Sums in the target's own unit; of the targets in that of the scale."""
+        error, aimed = self.scale * values["error"].double(), values["aimed"].double()
+        parts = {"absolute": error.abs(), "squared": error**2, "target": aimed, "target_squared": aimed**2}
+        return {name: part.sum(0) for name, part in parts.items()}
+
+    def summary(self, sums: Sums, count: int) -> dict[str, float | None]:
+        """MAE and RMSE, a mean over the columns; R2, the share of the targets' spread that is explained."""
+        if not count:
+            return {"mae": None, "rmse": None, "r2": None}
+        absolute, squared, target, target_squared = (sums[name].cpu() for name in self.sums)
+        spread = self.scale**2 * float((target_squared - target**2 / count).sum())
+        squares = float(squared.sum())
+        return {
+            "mae": float(absolute.mean()) / count, "rmse": sqrt(float(squared.mean()) / count),
+            "r2": 1 - squares / spread if spread > 0 else None,
+        }
+
+    def merit(self, sums: Sums, count: int) -> float:
+        """What is left of the scale when the mean absolute error is taken off."""
+        return 1 - float(sums["absolute"].mean()) / (max(1, count) * self.scale)
+
+    @property
+    def groups(self) -> int:
+        """One more than there are borders."""
+        return len(self.bins) + 1 if self.bins else 0
+
+    def groups_of(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        """The bin of each target; of several columns, of the first."""
+        return np.searchsorted(np.array(self.bins), y.reshape(len(y), -1)[:, 0]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class NextToken(Objective):
+    """The token that follows, by cross-entropy: one for each row, or one at each of `length` places."""
+
+    vocabulary: int = number(2, ge=2)
+    length: int = number(0, ge=0)
+
+    kind: ClassVar[str] = "next_token"
+
+    def __post_init__(self) -> None:
+        check(self, "a language model")
+
+    @property
+    def outputs(self) -> int:
+        """One for each token, at every place."""
+        return self.vocabulary
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """One token, or one at each place."""
+        return (self.length,) if self.length else ()
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """One number for each token, at every place."""
+        return (*self.target, self.vocabulary)
+
+    @property
+    def metric(self) -> Metric:
+        """The share of tokens that were foretold, over all rows together: rows have unequal numbers of them."""
+        return Metric("token accuracy", "%", pooled=True)
+
+    @property
+    def sums(self) -> dict[str, tuple[int, ...]]:
+        """Tokens foretold, tokens in all, and their losses."""
+        return dict.fromkeys(("right", "tokens", "token_loss"), ())
+
+    def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
+        """Whole numbers below the vocabulary; -1 where there is no token."""
+        y = np.asarray(y)
+        if y.dtype.kind not in "iu":
+            raise UmbelError(f"The tokens of {of} must be whole numbers. Got {y.dtype} instead.")
+        if y.shape[1:] != self.target:
+            raise UmbelError(f"The target tokens of {of} must be (rows{''.join(f', {n}' for n in self.target)})."
+                             f" Got the shape {y.shape} instead.")
+        wrong = np.argwhere((y.astype(np.int64) < NO_TOKEN) | (y >= self.vocabulary))
+        if len(wrong):
+            place = tuple(wrong[0].tolist())
+            raise UmbelError(f"The tokens of {of} must lie in 0 .. {self.vocabulary - 1}, or be -1 for none."
+                             f" Got {y[place]} in row {place[0]} instead.")
+        return y.astype(np.int64)
+
+    def _losses(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows, places) each: loss, tokens foretold, and whether there is a token."""
+        flat, aimed = out.reshape(-1, self.vocabulary), y.reshape(-1)
+        places = max(1, self.length)
+        loss = cross_entropy(flat, aimed, reduction="none", ignore_index=NO_TOKEN).view(-1, places)
+        return loss, (flat.argmax(1) == aimed).view(-1, places), (aimed != NO_TOKEN).view(-1, places)
+
+    def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """The mean over a row's tokens."""
+        loss, _, real = self._losses(out, y)
+        return loss.sum(1) / real.sum(1).clamp(min=1)
+
+    def row_values(self, out: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Of each row."""
+        loss, right, real = self._losses(out, y)
+        return {"right": right.sum(1), "tokens": real.sum(1), "token_loss": loss.sum(1)}
+
+    def tally(self, values: Sums) -> dict[str, Tensor]:
+        """Plain sums."""
+        return {name: values[name].double().sum() for name in self.sums}
+
+    def summary(self, sums: Sums, count: int) -> dict[str, float | None]:
+        """Token accuracy, and perplexity: e to the mean loss of a token."""
+        right, tokens, loss = (float(sums[name]) for name in self.sums)
+        if not tokens:
+            return {"token_accuracy": None, "perplexity": None}
+        return {"token_accuracy": right / tokens, "perplexity": exp(min(loss / tokens, 700.0))}
+
+
+OBJECTIVES: dict[str, type[Objective]] = {each.kind: each for each in (Classify, Regress, NextToken)}
+
+
+def objective_of(given: "Objective | int | Mapping[str, Any]") -> Objective:
+    """An objective; a number of classes stands for a classification, plain words for what they describe."""
+    if isinstance(given, Objective):
+        return given
+    if isinstance(given, Mapping):
+        words = dict(given)
+        kind = str(words.pop("kind", ""))
+        if kind not in OBJECTIVES:
+            raise unknown("objective", kind, OBJECTIVES)
+        return OBJECTIVES[kind](**{name: tuple(value) if isinstance(value, list) else value
+                                   for name, value in words.items()})
+    return Classify(int(given))
+
+
+def judged(objective: Objective, metrics: Mapping[str, float | None]) -> float | None:
+    """The metric that runs are judged by, out of a summary."""
+    return metrics[getattr(objective, "judged_by", "token_accuracy")]
