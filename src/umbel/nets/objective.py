@@ -53,11 +53,23 @@ class Metric(NamedTuple):
 ACCURACY = Metric("accuracy", "%")
 
 
+OBJECTIVES: "dict[str, type[Objective]]" = {}  # by kind: a file names one so
+
+
 class Objective(ABC):
-    """What a model is for. Frozen dataclasses: a model's file and its fingerprint name them by `described`."""
+    """What a model is for. Objectives are frozen dataclasses; files and fingerprints have them as `described` does.
+
+    An own loss is a subclass with another `row_loss`, say of Classify; it is read back as what it is a subclass of,
+    which judges the same, unless it has a `kind` of its own.
+    """
 
     kind: ClassVar[str]
     classes: int = 0  # of a classification; 0 elsewhere
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in cls.__dict__:
+            OBJECTIVES[cls.kind] = cls
 
     @property
     @abstractmethod
@@ -204,7 +216,9 @@ class Classify(Objective):
         return cross_entropy(out, y, reduction="none")
 
     def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
-        """In one kernel where clients are stacked on a GPU."""
+        """In one kernel where clients are stacked on a GPU; an own loss has none."""
+        if type(self).row_loss is not Classify.row_loss:
+            return super().mean_loss(out, y, live, many)
         return mean_loss(out, y, live, many=many)
 
     def row_values(self, out: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -442,9 +456,6 @@ class NextToken(Objective):
         if not tokens:
             return {"token_accuracy": None, "perplexity": None}
         return {"token_accuracy": right / tokens, "perplexity": exp(min(loss / tokens, 700.0))}
-
-
-OBJECTIVES: dict[str, type[Objective]] = {each.kind: each for each in (Classify, Regress, NextToken)}
 
 
 def objective_of(given: "Objective | int | Mapping[str, Any]") -> Objective:
