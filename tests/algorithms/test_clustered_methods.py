@@ -42,7 +42,7 @@ from umbel.algorithms import (
     Oracle,
     Solo,
 )
-from umbel.algorithms.oneshot import described_anew, nearest_cluster
+
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_TRIAL
 from umbel.clustering.proximity import update_angle
