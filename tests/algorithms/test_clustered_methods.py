@@ -42,7 +42,6 @@ from umbel.algorithms import (
     Oracle,
     Solo,
 )
-from umbel.algorithms.oneshot import described_anew, nearest_cluster
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_TRIAL
 from umbel.clustering.proximity import update_angle
@@ -621,20 +620,6 @@ def test_fedsofts_least_share_is_that_of_a_centre_without_a_vote():
 
 
 # Newcomers --------------------------------------------------------------------------------------------------------
-
-
-def test_the_nearest_cluster_is_so_on_average():
-    """Mean distances 5 and 4, although the nearest member of all is in the first; an empty cluster is far from all."""
-    assert nearest_cluster(tensor([1.0, 9.0, 4.0, 4.0]), tensor([0, 0, 1, 1]), 3) == (1, 4.0)
-    assert nearest_cluster(tensor([]), tensor([]), 2) == (-1, float("inf"))
-
-
-@pytest.mark.parametrize(("client", "who", "signature"), [(2, [4, 2, 7], [1, 9, 3]), (5, [4, 2, 7, 5], [1, 2, 3, 9])])
-def test_who_is_described_again_has_its_new_signature(client, who, signature):
-    """In the place of the old one; a newcomer's stands last."""
-    evidence = {"who": tensor([4, 2, 7]), "signature": {"x": tensor([[1.0], [2.0], [3.0]])}}
-    after = described_anew(evidence, client, {"x": tensor([[9.0]])})
-    assert (after["who"].tolist(), after["signature"]["x"].flatten().tolist()) == (who, signature)
 
 
 FOUNDERS = {

@@ -5,18 +5,17 @@ Analytics 7(4), 2024. https://doi.org/10.26599/BDMA.2024.9020065
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, State, training
-from umbel.algorithms.centres import FAR
+from umbel.algorithms.base import Local, training
 from umbel.algorithms.oneshot import OneShot
-from umbel.clustering.cuts import Choice
 from umbel.clustering.flat import affinity_propagation
+from umbel.clustering.grouping import FAR, Grouping
 from umbel.clustering.heterogeneity import hopkins, variation
-from umbel.clustering.proximity import trajectory_distance
+from umbel.clustering.proximity import symmetric, trajectory_distance
 from umbel.clustering.signatures import trajectory
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import number
@@ -36,6 +35,7 @@ class CFLGT(OneShot):
     damping: float = number(0.9, ge=0.5, lt=1)
     gate: float = number(0.75, ge=0, le=1)  # H: 0.5 is uniform, above 0.75 is clustered
     total: bool = False
+    landmarks: int = number(0, ge=0)  # clients that affinity propagation groups; 0 = everybody
     local: Local = training()
 
     name: ClassVar[str] = "cflgt"
@@ -49,21 +49,23 @@ class CFLGT(OneShot):
         """Mean over classes of the distance between corresponding points."""
         return trajectory_distance(a["trajectory"], b["trajectory"])
 
-    def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
+    def group(self, fed: Federation, who: Tensor, signature: Tree, **look: Any) -> Grouping:
         """Affinity propagation, if the trajectories are clustered at all."""
-        points = evidence["signature"]["trajectory"]
+        points, distance = signature["trajectory"], symmetric(self.measure(signature)[0])
         tendency = hopkins(points.flatten(1), fed.seed)
         groups = affinity_propagation(distance, self.damping)
         if tendency <= self.gate:
             middle = distance.sum(1).argmin()
             groups = groups._replace(labels=torch.zeros_like(groups.labels), exemplars=middle[None])
         farthest = distance[torch.arange(len(distance)), groups.exemplars[groups.labels]].max()
-        extra = {"exemplars": evidence["who"][groups.exemplars], "converged": torch.tensor(float(groups.converged)),
-                 "hopkins": torch.tensor(tendency), "variation": variation(points)}
-        return Choice(groups.labels, FAR * float(farthest), torch.zeros(0, 4, dtype=torch.float64)), extra
+        return Grouping(groups.labels, {
+            "proximity": distance, "cut": FAR * farthest, "curve": torch.zeros(0, 4, dtype=torch.float64),
+            "exemplars": who[groups.exemplars], "converged": torch.tensor(float(groups.converged)),
+            "hopkins": torch.tensor(tendency), "variation": variation(points),
+        })
 
-    def counts(self, state: State) -> Tensor:
-        """A newcomer is compared with exemplars; with all members of a cluster that newcomers founded."""
-        who, exemplars = state.evidence["who"], state.evidence["exemplars"]
-        orphaned = ~torch.isin(state.labels[who], state.labels[exemplars])
-        return torch.isin(who, exemplars) | orphaned
+    def stands(self, evidence: Tree) -> Tensor:
+        """Exemplars do; of landmarks, who founded a cluster does, too, and stands behind them in the evidence."""
+        who = evidence["who"]
+        founders = torch.arange(len(who)) >= int(evidence.get("landmarks", len(who)))
+        return torch.isin(who, evidence["exemplars"]) | founders

@@ -36,6 +36,7 @@ class FedClust(OneShot):
     cut: str = choice("silhouette", *BY_DISTANCE)
     clusters: int = number(2, ge=1)
     threshold: float = number(1.0, ge=0)
+    landmarks: int = number(0, ge=0)  # clients in the dendrogram, by which the others are placed; 0 = everybody
     local: Local = training()
 
     name: ClassVar[str] = "fedclust"

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
-from umbel.algorithms.centres import centred, join_nearest
+from umbel.algorithms.base import Algorithm, Local, State, clustered_round, name_order, one_cluster, training
+from umbel.algorithms.centres import join_nearest
 from umbel.algorithms.oneshot import updates
 from umbel.clustering.flat import kmeans
+from umbel.clustering.grouping import centred
+from umbel.clustering.labels import canonical
 from umbel.clustering.proximity import cosine
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
@@ -46,9 +48,10 @@ class FedGroup(Algorithm):
         with fed.timing(CLUSTERING):
             directions = torch.linalg.svd(changes, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
             groups, _ = kmeans(1 - cosine(changes, directions), self.clusters, seed)  # EDC: cosines with the directions
-            labels[who], evidence = centred(fed, who, changes, groups, anchor, cosine)
-        grown = state.grow(anchor, len(evidence["centres"]) - 1)
-        return replace(grown, labels=labels, evidence=evidence)
+            made = centred(changes, canonical(groups, name_order(fed, who)), cosine)
+        labels[who] = made.labels
+        grown = state.grow(anchor, len(made.evidence["centres"]) - 1)
+        return replace(grown, labels=labels, evidence=made.evidence | {"anchor": tree.to(anchor, "cpu")})
 
     def _updates(self, fed: Federation, ids: Tensor, anchor: Params) -> tuple[Tensor, Tensor]:
         heard = fed.map(train, Cohort(ids, 0, SIGNATURE), shared={"model": anchor}, keep=False,
@@ -62,4 +65,4 @@ class FedGroup(Algorithm):
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """The first training, then the group whose mean update points the same way."""
         who, changes = self._updates(fed, newcomers.ids, tree.to(state.evidence["anchor"], fed.device))
-        return join_nearest(fed, state, who, changes, cosine)
+        return join_nearest(state, who, changes, cosine)

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters, training
-from umbel.algorithms.centres import centred, join_by_weights
-from umbel.clustering.flat import kmeans
+from umbel.algorithms.base import Algorithm, Local, State, name_order, one_cluster, train_from_clusters, training
+from umbel.algorithms.centres import join_by_weights
+from umbel.clustering.grouping import kmeans
 from umbel.clustering.proximity import euclidean
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING
@@ -48,9 +48,10 @@ class FedSEM(Algorithm):
             first = tree.take(state.models, 0)
             labels = torch.full_like(labels, -1)  # who was not asked is placed by `admit`
             with fed.timing(CLUSTERING):
-                groups, _ = kmeans(points, self.clusters, fed.seed)
-                labels[heard.ids], evidence = centred(fed, heard.ids, points, groups, first, euclidean)
-            state = replace(state.grow(first, len(evidence["centres"]) - 1), evidence=evidence)
+                made = kmeans(points, self.clusters, fed.seed, name_order(fed, heard.ids))
+            labels[heard.ids] = made.labels
+            state = replace(state.grow(first, len(made.evidence["centres"]) - 1),
+                            evidence=made.evidence | {"anchor": tree.to(first, "cpu")})
         elif not self.freeze or cohort.round < self.freeze:
             labels[heard.ids] = euclidean(points, tree.flat(state.models)).argmin(1)
         models = tree.mean_by(ends, labels[heard.ids], size, state.models)

@@ -6,7 +6,7 @@ FLAG: Clustered Federated Learning Combining Data and Gradient Information in He
 
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,8 +14,9 @@ from torch import Tensor
 from umbel.algorithms.base import Local, training
 from umbel.algorithms.oneshot import OneShot, unragged, updates
 from umbel.algorithms.sweep import validate
-from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL, CUTS, Choice, Dendrogram
-from umbel.clustering.linkage import LINKAGES, linkage
+from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL
+from umbel.clustering.grouping import Grouping
+from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
 from umbel.clustering.signatures import class_counts, class_vectors
 from umbel.federation.door import Cohort, Federation
@@ -49,6 +50,7 @@ class FLAG(OneShot):
     validators: int = number(30, ge=1)  # clients of the validation run
     validation_rounds: int = number(5, ge=1)
     start: str = choice("shared", "shared", "random")
+    landmarks: int = number(0, ge=0)  # clients in the dendrogram, by which the others are placed; 0 = everybody
     local: Local = training()
 
     name: ClassVar[str] = "flag"
@@ -67,12 +69,14 @@ class FLAG(OneShot):
             trained = fed.map(train, cohort, work=self.local.work._replace(epochs=self.gradient_epochs),
                               shared={"model": anchor}, keep=False, **self.local.options)
             parts.append((trained.ids, {"update": updates(trained, anchor)}))
-        who = [i for i in cohort.ids.tolist() if all(i in ids.tolist() for ids, _ in parts)]  # answered everything
+        answered = torch.stack([torch.isin(cohort.ids, ids) for ids, _ in parts])
+        who = cohort.ids[answered.all(0)]
         signature: Tree = {"classes": torch.full((len(who),), fed.net.classes)}
         for ids, part in parts:
-            at = torch.tensor([ids.tolist().index(i) for i in who], dtype=torch.long)
+            places = {client: place for place, client in enumerate(ids.tolist())}
+            at = torch.tensor([places[client] for client in who.tolist()], dtype=torch.long)
             signature |= {name: leaf[at] for name, leaf in part.items()}
-        return torch.tensor(who, dtype=torch.long), signature
+        return who, signature
 
     def measure(self, signature: Tree) -> tuple[Tensor, Tree]:
         """A of the first clients; w_min and w_max of Eq. 5, and the largest of V and of G, which newcomers keep."""
@@ -109,13 +113,11 @@ class FLAG(OneShot):
         """A sweep goes by its rule."""
         return self.rule if self.cut == "sweep" else self.cut
 
-    def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
+    def group(self, fed: Federation, who: Tensor, signature: Tree, **look: Any) -> Grouping:
         """Sweep alpha, score each distinct clustering by a short federation, choose."""
-        links = linkage(distance, self.linkage)
         grid = torch.arange(0, 1 + self.step, self.step, dtype=torch.float64)
-        trial = partial(validate, fed, evidence["who"], self.local, self.validators, self.validation_rounds)
-        dendrogram = Dendrogram(links, distance, self.clusters, self.threshold, grid, trial)
-        return CUTS[self.rule_name].choose(dendrogram), {"linkage": links}
+        trial = partial(validate, fed, who, self.local, self.validators, self.validation_rounds)
+        return super().group(fed, who, signature, grid=grid, trial=trial, **look)
 
 
 def _classwise(signature: Tree) -> Classwise:

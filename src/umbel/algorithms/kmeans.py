@@ -18,13 +18,13 @@ from umbel.algorithms.base import (
     averaged,
     clustered_round,
     everyone,
+    name_order,
     one_cluster,
     train_from_clusters,
     training,
 )
-from umbel.algorithms.centres import centred, join_by_weights
-from umbel.clustering.flat import kmeans
-from umbel.clustering.proximity import euclidean
+from umbel.algorithms.centres import join_by_weights
+from umbel.clustering.grouping import kmeans
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.phases import CLUSTERING
 from umbel.fields import number
@@ -58,10 +58,10 @@ class KMeans(Algorithm):
         points = tree.flat(heard.answers["model"])
         labels = torch.full_like(state.labels, -1)
         with fed.timing(CLUSTERING):
-            groups, _ = kmeans(points, self.clusters, fed.seed)
-            labels[heard.ids], evidence = centred(fed, heard.ids, points, groups, tree.take(sent, 0), euclidean)
-        grown = state.grow(tree.take(state.models, 0), len(evidence["centres"]) - 1)
-        return replace(grown, labels=labels, evidence=evidence)
+            made = kmeans(points, self.clusters, fed.seed, name_order(fed, heard.ids))
+        labels[heard.ids] = made.labels
+        grown = state.grow(tree.take(state.models, 0), len(made.evidence["centres"]) - 1)
+        return replace(grown, labels=labels, evidence=made.evidence | {"anchor": tree.to(tree.take(sent, 0), "cpu")})
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """Train from the model that the others' weights came from; join the nearest centre."""

@@ -6,19 +6,20 @@ described the same way, on the model that the others were described on (the anch
 
 from abc import abstractmethod
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
-from umbel.clustering.cuts import CUTS, Choice, Dendrogram
+from umbel.clustering.cuts import CUTS
+from umbel.clustering.grouping import Grouping, Known, dendrogram, landmarks, settle
 from umbel.clustering.labels import canonical
-from umbel.clustering.linkage import linkage
 from umbel.clustering.proximity import symmetric
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.phases import CLUSTERING, SIGNATURE
+from umbel.seeds import key
 from umbel.tree import Params, Ragged, Tree
 
 SIGNATURE_ROUND = 0  # whenever it is asked for, a signature is drawn from the same stream
@@ -32,6 +33,7 @@ class OneShot(Algorithm):
     cut: str = "silhouette"  # a name in cuts.CUTS
     clusters: int = 2  # for the cut by count
     threshold: float = 0.0  # for the cut by value
+    landmarks: int = 0  # clients that are grouped by the dendrogram; the others join these. 0 = everybody
     start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
 
     @abstractmethod
@@ -46,11 +48,12 @@ class OneShot(Algorithm):
         """Distances among the first clients, and what `apart` divides by: kept as it is when newcomers come."""
         return self.apart(signature, signature, {}), {}
 
-    def group(self, fed: Federation, distance: Tensor, evidence: Tree) -> tuple[Choice, Tree]:
-        """Distances to labels, and what to keep of the way there."""
-        links = linkage(distance, self.linkage)
-        dendrogram = Dendrogram(links, distance, self.clusters, self.threshold)
-        return CUTS.find(self.rule_name).choose(dendrogram), {"linkage": links}
+    def group(self, fed: Federation, who: Tensor, signature: Tree, **look: Any) -> Grouping:
+        """Signatures to labels: the dendrogram of all distances, cut. `look`: what else the cut's rule looks at."""
+        distance, scale = self.measure(signature)
+        made = dendrogram(symmetric(distance), self.linkage, CUTS.find(self.rule_name), clusters=self.clusters,
+                          threshold=self.threshold, **look)
+        return made._replace(evidence=made.evidence | scale)
 
     @property
     def rule_name(self) -> str:
@@ -60,7 +63,11 @@ class OneShot(Algorithm):
     def why(self, state: State) -> str:
         """The reason of the cut."""
         curve = state.evidence.get("curve", ())
-        return CUTS[self.rule_name].why(curve) if len(curve) else ""
+        if not len(curve):
+            return ""
+        sample = state.evidence.get("landmarks")
+        among = "" if sample is None else f"in a sample of {int(sample)} clients, "
+        return among + CUTS[self.rule_name].why(curve)
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""
@@ -85,17 +92,21 @@ class OneShot(Algorithm):
         return self.group_by(fed, state, anchor, *described)
 
     def group_by(self, fed: Federation, state: State, anchor: Params, who: Tensor, signature: Tree) -> State:
-        """Measure and group who has been described on the anchor."""
-        evidence: Tree = {"who": who, "signature": signature, "anchor": tree.to(anchor, "cpu")}
+        """Group who has been described on the anchor: all by their distances, or landmarks so and the rest by these."""
         labels = torch.full((len(fed.names),), -1)
         with fed.timing(CLUSTERING):
-            distance, scale = self.measure(signature)
-            evidence |= scale | {"proximity": symmetric(distance)}
-            choice, extra = self.group(fed, evidence["proximity"], evidence)
-            labels[who] = canonical(choice.labels, name_order(fed, who))
-        evidence |= extra | {"cut": torch.tensor(choice.cut, dtype=torch.float64), "curve": choice.curve}
+            made = landmarks({"who": who, "signature": signature}, *self._drawn(fed, who),
+                             lambda some: self.group(fed, some["who"], some["signature"]), self._apart, self.stands)
+            labels[who] = canonical(made.labels, name_order(fed, who))
         state = self.first_models(fed, state, int(labels.max()) + 1)
-        return replace(state, labels=labels, evidence=evidence)
+        return replace(state, labels=labels, evidence=made.evidence | {"anchor": tree.to(anchor, "cpu")})
+
+    def _drawn(self, fed: Federation, who: Tensor) -> tuple[Tensor, Tensor]:
+        """Places in `who` of the landmarks, and of the others in the order in which they join; nobody joins by 0."""
+        if not 0 < self.landmarks < len(who):
+            return torch.arange(len(who)), torch.arange(0)
+        by_key = sorted(range(len(who)), key=lambda p: key(fed.seed, "landmarks", fed.names[int(who[p])]))
+        return torch.tensor(sorted(by_key[: self.landmarks])), torch.tensor(by_key[self.landmarks :])
 
     def first_models(self, fed: Federation, state: State, clusters: int) -> State:
         """As many models as clusters: copies of the first one, or random ones of their own."""
@@ -106,42 +117,31 @@ class OneShot(Algorithm):
         return replace(state, models=tree.to(models, fed.device))
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
-        """Join the cluster whose members are nearest on average; farther than the cut from all, found a new one."""
+        """Join the cluster whose members are nearest on average; farther than the cut from all, found a new one.
+
+        The signature of a client that was described before replaces its old one.
+        """
         if "who" not in state.evidence:  # still pre-training: there is one model
             return super().admit(fed, state, newcomers)
-        evidence = state.evidence
+        evidence, labels = state.evidence, state.labels.clone()
         asked = newcomers._replace(round=SIGNATURE_ROUND, phase=SIGNATURE)
         who, signature = self.describe(fed, asked, tree.to(evidence["anchor"], fed.device))
-        for position, client in enumerate(who.tolist()):
-            own = tree.take(signature, slice(position, position + 1))
-            state = self._settle(state, client, own)
-        return state
+        known = {name: evidence[name] for name in ("who", "signature")}
+        places = torch.full((len(labels),), -1).index_copy(0, known["who"], torch.arange(len(known["who"])))
+        settled = settle(
+            Known(known, labels[known["who"]], self.stands(evidence)), {"who": who, "signature": signature},
+            lambda a, b: self._apart(a, b, evidence), tree.count(state.models),
+            float(evidence.get("cut", torch.inf)), places[who], founders_only="landmarks" in evidence)
+        labels[who] = settled.labels
+        state = state.grow(evidence["anchor"], settled.founded)
+        return replace(state, labels=labels, evidence=evidence | settled.known.rows)
 
-    def _settle(self, state: State, client: int, own: Tree) -> State:
-        """Place one client by its signature, which replaces an older one of its own."""
-        evidence, labels = state.evidence, state.labels.clone()
-        away = self.apart(own, evidence["signature"], evidence)[0]
-        others = self.counts(state) & (evidence["who"] != client)
-        label, nearest = nearest_cluster(away[others], labels[evidence["who"][others]], tree.count(state.models))
-        if label < 0 or nearest > float(evidence["cut"]):
-            label = tree.count(state.models)
-            state = state.grow(evidence["anchor"])
-        labels[client] = label
-        return replace(state, labels=labels, evidence=evidence | described_anew(evidence, client, own))
+    def _apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
+        return self.apart(a["signature"], b["signature"], evidence)
 
-    def counts(self, state: State) -> Tensor:
-        """Which described clients a newcomer is compared with: all of them."""
-        return torch.ones(len(state.evidence["who"]), dtype=torch.bool)
-
-
-def nearest_cluster(away: Tensor, labels: Tensor, clusters: int) -> tuple[int, float]:
-    """The cluster with the least mean distance to its members, and that distance; -1 where nobody is placed."""
-    means = torch.full((clusters,), torch.inf, dtype=torch.float64)
-    for label in range(clusters):
-        if bool((labels == label).any()):
-            means[label] = away[labels == label].mean()
-    best = int(means.argmin())
-    return (best, float(means[best])) if bool(means.isfinite().any()) else (-1, torch.inf)
+    def stands(self, evidence: Tree) -> Tensor:
+        """Which described clients stand for their cluster, (n,): landmarks do; else nobody, and all members count."""
+        return torch.full((len(evidence["who"]),), "landmarks" in evidence)
 
 
 def updates(heard: Heard, anchor: Params) -> Tensor:
@@ -152,23 +152,3 @@ def updates(heard: Heard, anchor: Params) -> Tensor:
 def unragged(name: str, ragged: Ragged) -> Tree:
     """A ragged answer as plain tensors for the evidence."""
     return {name: ragged.values.cpu(), f"{name}_length": ragged.length}
-
-
-def joined(old: Tree, new: Tree) -> Tree:
-    """Signatures of more clients: rows below rows, the shorter padded along the second axis."""
-    def one(a: Tensor, b: Tensor) -> Tensor:
-        if a.dim() > 1 and a.shape[1] != b.shape[1]:
-            longest = max(a.shape[1], b.shape[1])
-            a, b = (pad(side, (0, 0) * (side.dim() - 2) + (0, longest - side.shape[1])) for side in (a, b))
-        return torch.cat([a, b])
-
-    return tree.each(one, old, new)
-
-
-def described_anew(evidence: Tree, client: int, own: Tree) -> Tree:
-    """Who is described and how, with this client's signature: a new row, or in the place of its old one."""
-    who, signature = evidence["who"], joined(evidence["signature"], own)
-    order = torch.arange(len(who) + 1)
-    if bool((who == client).any()):
-        order = torch.where(who == client, len(who), order[:-1])
-    return {"who": torch.cat([who, torch.tensor([client])])[order], "signature": tree.take(signature, order)}

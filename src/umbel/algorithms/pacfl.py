@@ -12,12 +12,14 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Local, State, training
-from umbel.algorithms.oneshot import SIGNATURE_ROUND, OneShot, joined, unragged
+from umbel.algorithms.oneshot import SIGNATURE_ROUND, OneShot, unragged
 from umbel.clustering.cuts import BY_DISTANCE, by_value
+from umbel.clustering.grouping import joined
 from umbel.clustering.labels import overlapping
 from umbel.clustering.linkage import LINKAGES, linkage
 from umbel.clustering.proximity import ANGLES, symmetric
 from umbel.clustering.signatures import class_vectors, principal_vectors
+from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.fields import choice, number
@@ -42,9 +44,16 @@ class PACFL(OneShot):
     clusters: int = number(2, ge=1)
     threshold: float = number(10.0, ge=0)  # degrees
     recluster: bool = False  # newcomers: extend the matrix and cut it anew (PME), instead of joining the nearest
+    landmarks: int = number(0, ge=0)  # clients in the dendrogram, by which the others are placed; 0 = everybody
     local: Local = training()
 
     name: ClassVar[str] = "pacfl"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.recluster and self.landmarks:
+            raise UmbelError("The 'recluster' of pacfl needs the distances of all clients, so 'landmarks' must be 0."
+                             f" Got {self.landmarks} instead: leave one of the two out.")
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_p: the leading left singular vectors of the client's data, or of each of its classes."""
