@@ -65,7 +65,7 @@ class FLAG(OneShot):
                 parts.append((counted.ids, {"counts": counted.answers["counts"]}))
         if self.beta < 1:
             trained = fed.map(train, cohort, work=self.local.work._replace(epochs=self.gradient_epochs),
-                              shared={"model": anchor}, keep=False, **self.local.options)
+                              shared={"model": anchor}, keep=False, **self.local.at(0))
             parts.append((trained.ids, {"update": updates(trained, anchor)}))
         who = [i for i in cohort.ids.tolist() if all(i in ids.tolist() for ids, _ in parts)]  # answered everything
         signature: Tree = {"classes": torch.full((len(who),), fed.net.classes)}

@@ -6,6 +6,7 @@ described the same way, on the model that the others were described on (the anch
 
 from abc import abstractmethod
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.nn.functional import pad
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
+from umbel.algorithms.server import SERVERS
 from umbel.clustering.cuts import CUTS, Choice, Dendrogram
 from umbel.clustering.labels import canonical
 from umbel.clustering.linkage import linkage
@@ -33,6 +35,7 @@ class OneShot(Algorithm):
     clusters: int = 2  # for the cut by count
     threshold: float = 0.0  # for the cut by value
     start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     @abstractmethod
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
@@ -73,8 +76,8 @@ class OneShot(Algorithm):
         Where that round is lost, the next one takes its place.
         """
         if "who" in state.evidence:
-            return clustered_round(fed, state, cohort, self.local)
-        state = clustered_round(fed, state, everyone(fed, cohort), self.local)
+            return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
+        state = clustered_round(fed, state, everyone(fed, cohort), self.local, server=self.server_rule)
         last = cohort.round >= self.pretrain - 1
         return self.form(fed, state, fed.online.nonzero().flatten()) if last else state
 
@@ -98,7 +101,8 @@ class OneShot(Algorithm):
         return replace(state, labels=labels, evidence=evidence)
 
     def first_models(self, fed: Federation, state: State, clusters: int) -> State:
-        """As many models as clusters: copies of the first one, or random ones of their own."""
+        """As many models as clusters: copies of the first one, or random ones of their own. The server is at rest."""
+        state = replace(state, slots={})
         if self.start == "shared":
             return replace(state, models=tree.take(state.models, slice(0, 1))).grow(
                 tree.take(state.models, 0), clusters - 1)

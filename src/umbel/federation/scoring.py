@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from umbel.federation.tasks import COUNT, Leaf, Reply, Rows, register
-from umbel.federation.training import SGD
+from umbel.federation.training import STEP
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
@@ -29,5 +29,5 @@ def _tallied(net: Model, **_: Any) -> Tree:
     return {"hits": COUNT, "loss": Leaf((), torch.float64), "size": COUNT}
 
 
-score = register(Rows("score", _hits, _tally, answers=_tallied, options=("become", *SGD)))
+score = register(Rows("score", _hits, _tally, answers=_tallied, options=("become", *STEP)))
 """Hits and mean loss on a client's rows, with the model sent or what the tasks in `become` make of it."""
