@@ -30,6 +30,9 @@ class ServerSettings:
     server_lr: float | None = number(None, gt=0)  # eta; none: 1 for fedavgm, 0.01 for the adaptive ones
     server_momentum: float = number(0.9, ge=0, lt=1)  # beta_1
 
+    def __post_init__(self) -> None:
+        """`Algorithm` checks; without this line a method that is no dataclass itself would not be."""
+
     @property
     def server_rule(self) -> "Server":
         """These settings, as `averaged` takes them."""
