@@ -97,9 +97,9 @@ def flat(models: Stack) -> Tensor:
     return torch.cat([models[name].flatten(1) for name in sorted(models)], dim=1)
 
 
-def plus(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
-    """a + scale * b, for the names in b; other names of a stay."""
-    return {**a, **dict(zip(b, sums([a[name] for name in b], list(b.values()), scale), strict=True))}
+def plus(a: Params, b: Params, scale: float | Tensor = 1.0, sign: int = 1) -> Params:
+    """a + sign * scale * b, for the names in b; other names of a stay."""
+    return {**a, **dict(zip(b, sums([a[name] for name in b], list(b.values()), scale, sign), strict=True))}
 
 
 def minus(a: Params, b: Params) -> Params:

@@ -209,3 +209,15 @@ def test_solo_equals_a_literal_loop():
             torch.nn.functional.cross_entropy(module(batch.x), batch.y).backward()
             optimiser.step()
     assert gap(module.state_dict(), fed.memory()[0]["c003"]["last"]) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["fedavg", "flag", "ifca"])
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "loop"])
+def test_engines_agree_on_adam_and_a_cosine(name, engine):
+    """As with SGD at one rate: labels and bytes equal, weights within 1e-5, the same bits where one client trains."""
+    local = replace(LOCAL, lr=0.01, optimiser="adam", schedule="cosine", horizon=4)
+    reference, other = LoopEngine(model(), people(), SEED), ENGINES[engine](model(), people(), SEED)
+    a, b = (play(ALL[name].make(local, TRUTH), fed, ids=(0, 2, 3, 5)) for fed in (reference, other))
+    assert torch.equal(a.labels, b.labels)
+    assert gap(a.models, b.models) <= (0 if engine in ("one-by-one", "flower") else 1e-5)
+    assert ledger.totals(reference.ledger.lines) == ledger.totals(other.ledger.lines)

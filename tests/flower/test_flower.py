@@ -53,7 +53,7 @@ def node(fed, name):
 
 def trained(fed, ids=EVERYBODY, round=0):
     return fed.map(train, Cohort(torch.as_tensor(ids), round), work=LOCAL.work, shared={"model": fed.net.init(0)},
-                   **LOCAL.options)
+                   **LOCAL.at(0))
 
 
 # What travels ---------------------------------------------------------------------------------------------------------
@@ -98,10 +98,10 @@ def test_a_client_that_stands_twice_in_a_cohort_gets_one_message():
     models = tree.stack([fed.net.init(k) for k in range(3)])
     ids, holds = torch.tensor([0, 4, 0, 4, 0]), torch.tensor([0, 0, 1, 2, 2])
     call = {"work": Work(epochs=1, rows="fit"), "each": {"model": Held(models, holds)}, "keep": False}
-    heard = fed.map(train, Cohort(ids, 0, "sweep"), **call, **LOCAL.options)
+    heard = fed.map(train, Cohort(ids, 0, "sweep"), **call, **LOCAL.at(0))
     assert [len(push) for push in fed.grid.pushed[1:]] == [2]
     loop = LoopEngine(tiny_model(), tiny_population(), SEED)
-    same = loop.map(train, Cohort(ids, 0, "sweep"), **call, **LOCAL.options)
+    same = loop.map(train, Cohort(ids, 0, "sweep"), **call, **LOCAL.at(0))
     assert torch.equal(heard.ids, same.ids)
     assert gap(heard.answers["model"], same.answers["model"]) == 0
 
@@ -360,7 +360,7 @@ def test_a_node_does_not_do_what_it_does_not_know():
     fed = flower()
     strange = replace(train, name="os.system")
     with pytest.raises(NobodyAnswered, match=r"There is no task 'os\.system' at this node"):
-        fed.map(strange, Cohort(EVERYBODY, 0), work=LOCAL.work, shared={"model": fed.net.init(0)}, **LOCAL.options)
+        fed.map(strange, Cohort(EVERYBODY, 0), work=LOCAL.work, shared={"model": fed.net.init(0)}, **LOCAL.at(0))
 
 
 def test_a_run_cannot_choose_where_a_node_writes():
@@ -432,7 +432,7 @@ def test_a_thousand_mutated_replies(caplog):
     for k in range(1000):
         try:
             accepted.append(fed.map(train, Cohort(index, k), work=Work(steps=1), shared={"model": model}, keep=False,
-                                    **LOCAL.options))
+                                    **LOCAL.at(0)))
         except NobodyAnswered:
             refused += 1
     assert (accepted, refused) == ([], 1000)

@@ -1,13 +1,17 @@
 """The contract every method signs, and the round that most of them share."""
 
+import copy
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from umbel import tree
+from umbel.algorithms.server import Server, ServerSettings, grown
 from umbel.clustering.signatures import losses
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
@@ -15,20 +19,29 @@ from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.tasks import Loop
 from umbel.federation.training import train
 from umbel.fields import check, choice, number, refuse_unknown
+from umbel.nets.optimiser import OPTIMISERS
 from umbel.tree import Held, Params, Stack, Tree
 
+AT_ONCE = Server()  # a model becomes the mean of its members
 REMEMBER = 256 * 2**20  # bytes: above, clients of a simulation do not keep their last local model
 
 
 @dataclass(frozen=True)
 class Local:
-    """A client's training in one round: plain SGD. Defaults are PACFL's, on which most of the field builds."""
+    """A client's training in one round. Defaults are PACFL's, on which most of the field builds: SGD at one rate."""
 
-    lr: float = number(0.01, gt=0)
-    momentum: float = number(0.5, ge=0, lt=1)
+    lr: float = number(0.01, gt=0)  # in the first round, where a schedule changes it
+    momentum: float = number(0.5, ge=0, lt=1)  # of sgd; the adams have betas of their own
     epochs: int = number(10, ge=1)
     batch: int = number(10, ge=0)  # 0 = all rows at once
     rows: str = choice("train", "train", "fit")  # fit: all but the validation rows, by which the best round is kept
+    optimiser: str = choice("sgd", *OPTIMISERS)
+    nesterov: bool = False  # of sgd: look ahead along the velocity
+    weight_decay: float = number(0.0, ge=0)
+    schedule: str = choice("constant", "constant", "step", "cosine")  # how the rate follows the round
+    horizon: int = number(0, ge=0)  # rounds over which it does, after which it stays; 0 = those of the run
+    decay_every: int = number(10, ge=1)  # rounds between two steps of the schedule "step" ...
+    decay_factor: float = number(0.5, gt=0, le=1)  # ... and what each multiplies the rate by
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """A misspelt setting is refused with the near spelling."""
@@ -37,16 +50,55 @@ class Local:
 
     def __post_init__(self) -> None:
         check(self, "local training")
+        if self.nesterov and self.optimiser != "sgd":
+            raise UmbelError("The 'nesterov' of local training goes with optimiser 'sgd' alone."
+                             f" Got '{self.optimiser}' instead.")
+        if self.nesterov and not self.momentum:
+            raise UmbelError("The 'nesterov' of local training looks ahead along the velocity, which needs a 'momentum'"
+                             " greater than 0. Got 0.0 instead.")
 
     @property
     def work(self) -> Work:
         """One round's work."""
         return Work(epochs=self.epochs, batch=self.batch, rows=self.rows)
 
+    def share(self, round: int) -> float:
+        """What of the first rate is left in this round, by the schedule."""
+        if self.schedule == "constant" or not round:
+            return 1.0
+        if self.schedule == "cosine" and not self.horizon:
+            raise UmbelError("A cosine schedule must know over how many rounds it runs: give Local a 'horizon', or run"
+                             " the method by umbel.run or umbel.rounds, which know it.")
+        done = min(round, self.horizon) if self.horizon else round
+        if self.schedule == "step":
+            return float(self.decay_factor ** (done // self.decay_every))
+        return (1 + math.cos(math.pi * done / self.horizon)) / 2
+
+    def at(self, round: int) -> dict[str, Any]:
+        """What a step of training in this round needs to know, as flat options of a task; defaults are left out.
+
+        Signatures and fine-tuning take the first rate, `at(0)`.
+        """
+        given: dict[str, Any] = {"lr": self.lr * self.share(round)}
+        given |= {"momentum": self.momentum} if self.optimiser == "sgd" else {"optimiser": self.optimiser}
+        given |= {"nesterov": True} if self.nesterov else {}
+        return given | ({"weight_decay": self.weight_decay} if self.weight_decay else {})
+
+    def for_run(self, total: int) -> Self:
+        """The same training in a run of `total` rounds, over which its schedule runs unless it has its own horizon."""
+        if self.schedule == "constant":
+            return self
+        if not self.horizon:
+            return replace(self, horizon=total)
+        if self.schedule == "cosine" and self.horizon < total:
+            raise UmbelError(f"The 'horizon' of local training must be at least the {total} rounds of the run, since a"
+                             f" cosine ends at a rate of 0. Got {self.horizon} instead.")
+        return self
+
     @property
-    def options(self) -> dict[str, Any]:
-        """What a step of training needs to know."""
-        return {"lr": self.lr, "momentum": self.momentum}
+    def ends_with_the_run(self) -> bool:
+        """Whether the run's length decides the rates."""
+        return self.schedule != "constant" and not self.horizon
 
 
 def training(**defaults: Any) -> Any:
@@ -61,16 +113,20 @@ class State:
     models: Stack  # k models
     labels: Tensor  # (n,) which of them each client holds; -1 = not placed yet
     evidence: Tree = field(default_factory=dict)  # why the clusters are what they are; newcomers and reports read it
+    slots: Tree = field(default_factory=dict)  # what the server's rule remembers, a row a cluster; {} at rest
 
     def grow(self, anchor: Params, clusters: int = 1) -> Self:
         """The same state with more clusters behind the old ones, each starting from the anchor."""
         if not clusters:
             return self
         near = tree.to(tree.stack([anchor]), tree.device_of(self.models))
-        return replace(self, models=tree.cat([self.models, *[near] * clusters]))
+        return replace(self, models=tree.cat([self.models, *[near] * clusters]), slots=grown(self.slots, clusters))
 
 
-class Algorithm(ABC):
+AnyState = TypeVar("AnyState", bound=State)
+
+
+class Algorithm(ServerSettings, ABC):
     """A frozen dataclass of hyper-parameters with its paper's defaults, and three verbs."""
 
     name: ClassVar[str]  # what a person types; by default the class's own name
@@ -81,6 +137,10 @@ class Algorithm(ABC):
     headline: ClassVar[str] = "cluster_model"  # the accuracy that this method is judged by
     has_cluster_model: ClassVar[bool] = True  # whether the server's models classify by themselves
     tuned_layers: str = "all"  # what fine-tuning changes: all layers, or the head
+    optimisers: ClassVar[tuple[str, ...]] = (*OPTIMISERS, "nesterov")  # what clients may train with
+    optimisers_because: ClassVar[str] = ""  # why not with others
+    servers: ClassVar[tuple[str, ...]] = ("none",)  # rules by which its models may follow means; SERVERS: all
+    servers_because: ClassVar[str] = "it does not declare that its models follow means by a server's rule"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -91,16 +151,32 @@ class Algorithm(ABC):
         """Refuse what would land in the wrong place: Local as the first setting, a misspelt setting, one of Local's."""
         if any(isinstance(value, Local) for value in given):
             raise UmbelError(f"Local training is given by name: {cls.__name__}(local=Local(...)).")
-        if is_dataclass(cls):
-            of_training = {each.name for each in fields(Local)} - {each.name for each in fields(cls)}
-            for name in of_training.intersection(named):
-                raise UmbelError(f"The '{name}' of local training is set by {cls.__name__}(local=Local({name}=...)).")
-            refuse_unknown(cls, named, cls.name)
+        of_training = {each.name for each in fields(Local)} - {each.name for each in fields(cls)}
+        for name in of_training.intersection(named):
+            raise UmbelError(f"The '{name}' of local training is set by {cls.__name__}(local=Local({name}=...)).")
+        refuse_unknown(cls, named, cls.name)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if is_dataclass(self):
-            check(self, self.name)
+        check(self, self.name)
+        walks = "nesterov" if self.local.nesterov else self.local.optimiser
+        if walks not in self.optimisers:
+            admitted = " or ".join(name for name in self.optimisers if name != "nesterov")
+            plain = "" if "nesterov" in self.optimisers else " without nesterov"
+            raise UmbelError(f"The 'optimiser' of {self.name} must be {admitted}{plain}, since"
+                             f" {self.optimisers_because}. Got {walks} instead.")
+        if self.server not in self.servers:
+            raise UmbelError(f"The 'server' of {self.name} must be {' or '.join(self.servers)}, since"
+                             f" {self.servers_because}. Got {self.server} instead.")
+        if self.server == "none" and self.server_lr is not None:
+            raise UmbelError(f"The 'server_lr' of {self.name} is the rate of a server's rule: set 'server' as well, or"
+                             f" leave it out. Got server none and server_lr {self.server_lr:g}.")
+
+    def for_run(self, total: int) -> Self:
+        """The same method in a run of `total` rounds, pre-training included: its schedule knows where it ends."""
+        bound = copy.copy(self)  # not `replace`: in a class that is no dataclass, `local` is no field
+        object.__setattr__(bound, "local", self.local.for_run(total))
+        return bound
 
     @property
     def needs_truth(self) -> bool:
@@ -164,17 +240,29 @@ def train_from_clusters(fed: Federation, state: State, cohort: Cohort, local: Lo
     """Send each client its cluster's model and let it train."""
     return fed.map(
         task or train, cohort, work=local.work, each={"model": Held(state.models, state.labels[cohort.ids])},
-        **{"keep": can_remember(fed), **local.options, **options},
+        **{"keep": can_remember(fed), **local.at(cohort.round), **options},
     )
 
 
 def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local, task: Loop | None = None,
-                    **options: Any) -> State:
-    """FedAvg inside every cluster: w_z <- sum of n_i w_i / sum of n_i over the members heard; others keep theirs."""
-    return averaged(state, train_from_clusters(fed, state, cohort, local, task, **options))
+                    *, server: Server = AT_ONCE, **options: Any) -> State:
+    """FedAvg inside every cluster: w_z <- sum of n_i w_i / sum of n_i over the members heard; others keep theirs.
+
+    `server` is the rule by which a model follows that mean: a method that admits some passes its `server_rule`.
+    """
+    return averaged(state, train_from_clusters(fed, state, cohort, local, task, **options), server)
 
 
-def averaged(state: State, heard: Heard) -> State:
-    """The same state with each cluster's model replaced by the size-weighted mean of its members' answers."""
-    models = tree.mean_by(heard.answers["model"], state.labels[heard.ids], heard.answers["size"], state.models)
-    return replace(state, models=models)
+def averaged(state: AnyState, heard: Heard, server: Server = AT_ONCE,
+             acts_on: Collection[str] | None = None) -> AnyState:
+    """The same state with each cluster's model moved to the size-weighted mean of its members' answers.
+
+    A server's rule, where there is one, moves the names in `acts_on`, by default all.
+    """
+    labels, size = state.labels[heard.ids], heard.answers["size"]
+    means = tree.mean_by(heard.answers["model"], labels, size, state.models)
+    if server.rule == "none":
+        return replace(state, models=means)
+    of = torch.bincount(labels[size.cpu() > 0], minlength=tree.count(state.models)) > 0  # which clusters were heard of
+    models, slots = server.follow(state.models, means, of, state.slots, acts_on)
+    return replace(state, models=models, slots=slots)

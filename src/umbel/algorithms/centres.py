@@ -14,10 +14,13 @@ from umbel.federation.phases import SIGNATURE
 from umbel.federation.training import train
 
 
-def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Local) -> State:
-    """Newcomers train from the model that the others' weights came from, and join the nearest centre."""
+def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Local, round: int = 0) -> State:
+    """Newcomers train from the model that the others' weights came from, and join the nearest centre.
+
+    `round` is the one that these weights are of: its learning rate is taken.
+    """
     heard = fed.map(train, newcomers._replace(round=0, phase=SIGNATURE), work=local.work, keep=False,
-                    shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **local.options)
+                    shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **local.at(round))
     return join_nearest(state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
 
 

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, choose_by_loss, one_cluster, train_from_clusters, training
+from umbel.algorithms.base import (
+    Algorithm,
+    Local,
+    State,
+    averaged,
+    choose_by_loss,
+    one_cluster,
+    train_from_clusters,
+    training,
+)
+from umbel.algorithms.server import SERVERS
 from umbel.clustering.linkage import bipartition
 from umbel.clustering.proximity import cosine, symmetric
 from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
@@ -44,6 +54,7 @@ class CFL(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "cfl"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
     state: ClassVar[type[State]] = CFLState
 
     def init(self, fed: Federation, seed: int) -> State:
@@ -57,7 +68,6 @@ class CFL(Algorithm):
         heard = train_from_clusters(fed, state, cohort, self.local)
         own, size = state.labels[heard.ids], heard.answers["size"]
         updates = _updates(heard, state.models, own)
-        models = tree.mean_by(heard.answers["model"], own, size, state.models)
         largest, splitting = state.largest, []
         for label in sorted(set(own.tolist())):
             inside = own == label
@@ -65,7 +75,7 @@ class CFL(Algorithm):
             largest = torch.maximum(largest, norms)
             if cohort.round >= self.patience and self._should_split(norms, largest):
                 splitting.append(label)
-        after = replace(state, models=models, largest=largest)
+        after = replace(averaged(state, heard, self.server_rule), largest=largest)
         for label in splitting:
             after = self._split(fed, after, state, cohort, label, heard.ids[own == label], updates[own == label])
         return after

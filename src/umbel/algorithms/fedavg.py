@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
+from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 
 
@@ -18,6 +19,7 @@ class FedAvg(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedavg"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
@@ -25,4 +27,4 @@ class FedAvg(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """w <- sum n_i w_i / sum n_i."""
-        return clustered_round(fed, state, cohort, self.local)
+        return clustered_round(fed, state, cohort, self.local, server=self.server_rule)

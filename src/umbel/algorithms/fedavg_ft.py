@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
+from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice
 
@@ -20,6 +21,7 @@ class FedAvgFT(Algorithm):
     tuned_layers: str = choice("head", "head", "all")
 
     name: ClassVar[str] = "fedavg-ft"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
     headline: ClassVar[str] = "fine_tuned"
 
     def init(self, fed: Federation, seed: int) -> State:
@@ -28,4 +30,4 @@ class FedAvgFT(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """As FedAvg; the tuning happens where clients are scored."""
-        return clustered_round(fed, state, cohort, self.local)
+        return clustered_round(fed, state, cohort, self.local, server=self.server_rule)

@@ -44,7 +44,7 @@ class FedClust(OneShot):
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """The classifier's weights after a warm-up from theta_0; nothing else is sent."""
         heard = fed.map(train, cohort, work=self.local.work._replace(epochs=self.warmup), shared={"model": anchor},
-                        send=fed.net.head_names, keep=False, **self.local.options)
+                        send=fed.net.head_names, keep=False, **self.local.at(0))
         first = tree.flat(tree.stack([{layer: anchor[layer] for layer in fed.net.head_names}]))
         return heard.ids, {"head": (tree.flat(heard.answers["model"]) - first).cpu()}
 

@@ -14,6 +14,7 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, name_order, one_cluster, training
 from umbel.algorithms.centres import join_nearest
 from umbel.algorithms.oneshot import updates
+from umbel.algorithms.server import SERVERS
 from umbel.clustering.flat import kmeans
 from umbel.clustering.grouping import centred
 from umbel.clustering.labels import canonical
@@ -36,6 +37,7 @@ class FedGroup(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedgroup"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def init(self, fed: Federation, seed: int) -> State:
         """Group 20 k clients; the rest stay unplaced and are admitted when they are met."""
@@ -55,12 +57,12 @@ class FedGroup(Algorithm):
 
     def _updates(self, fed: Federation, ids: Tensor, anchor: Params) -> tuple[Tensor, Tensor]:
         heard = fed.map(train, Cohort(ids, 0, SIGNATURE), shared={"model": anchor}, keep=False,
-                        work=self.local.work._replace(steps=self.steps), **self.local.options)
+                        work=self.local.work._replace(steps=self.steps), **self.local.at(0))
         return heard.ids, updates(heard, anchor).double()
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg in each group."""
-        return clustered_round(fed, state, cohort, self.local)
+        return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """The first training, then the group whose mean update points the same way."""

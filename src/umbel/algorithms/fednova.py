@@ -14,7 +14,7 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters, training
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import COUNT, Client, Loop, Reply, a_model, register
-from umbel.federation.training import TRAINING, begin_sgd, send_model, sgd_step
+from umbel.federation.training import TRAINING, begin_training, send_model, train_step
 from umbel.nets.model import Model
 from umbel.tree import Tree
 
@@ -28,7 +28,8 @@ def _counted(net: Model, **options: Any) -> Tree:
     return {**a_model(net), "steps": COUNT}
 
 
-counted_train = register(Loop("counted_train", begin_sgd, sgd_step, _finish, answers=_counted, options=TRAINING))
+counted_train = register(Loop("counted_train", begin_training, train_step, _finish, answers=_counted,
+                              options=TRAINING))
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class FedNova(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fednova"
+    optimisers: ClassVar[tuple[str, ...]] = ("sgd",)
+    optimisers_because: ClassVar[str] = "a step's length is known of sgd's momentum alone"
+    servers_because: ClassVar[str] = "it has a server's step of its own"
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""

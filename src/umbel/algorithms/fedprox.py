@@ -8,24 +8,24 @@ from typing import Any, ClassVar
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
+from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import Client, Loop, register
-from umbel.federation.training import TRAINING, begin_sgd, descend, send_model
+from umbel.federation.training import TRAINING, begin_training, descend, send_model
 from umbel.fields import number
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
 
 
 def _begin(net: Model, client: Client, *, model: Params, **options: Any) -> tuple[Tree, Tree]:
-    carry, _ = begin_sgd(net, client, model=model, **options)
+    carry, _ = begin_training(net, client, model=model, **options)
     return carry, {"anchor": model}  # w_g, which stays while w moves
 
 
-def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float, mu: float,
-          **_: Any) -> Tree:
+def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, mu: float, **options: Any) -> Tree:
     model = carry["model"]
     pull = tree.minus(model, fixed["anchor"])  # gradient of ||w - w_g||^2 / 2
-    return descend(carry, tree.plus(net.gradient(model, batch), pull, mu), lr, momentum)
+    return descend(net, carry, tree.plus(net.gradient(model, batch), pull, mu), **options)
 
 
 proximal_train = register(Loop("proximal_train", _begin, _step, send_model, options=(*TRAINING, "mu")))
@@ -39,6 +39,7 @@ class FedProx(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedprox"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
@@ -46,4 +47,4 @@ class FedProx(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg's round with another local step."""
-        return clustered_round(fed, state, cohort, self.local, proximal_train, mu=self.mu)
+        return clustered_round(fed, state, cohort, self.local, proximal_train, server=self.server_rule, mu=self.mu)

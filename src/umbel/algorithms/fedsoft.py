@@ -15,23 +15,22 @@ from umbel.algorithms.base import Algorithm, Local, State, training
 from umbel.clustering.signatures import votes
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import Client, Loop, register
-from umbel.federation.training import TRAINING, begin_sgd, descend, send_model
+from umbel.federation.training import TRAINING, begin_training, descend, send_model
 from umbel.fields import number
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Stack, Tree
 
 
 def _begin(net: Model, client: Client, *, models: Stack, share: Tensor, **options: Any) -> tuple[Tree, Tree]:
-    carry, _ = begin_sgd(net, client, model=client.memory["last"], **options)
+    carry, _ = begin_training(net, client, model=client.memory["last"], **options)
     target = tree.each(lambda leaf: torch.tensordot(share.to(leaf.dtype), leaf, dims=1), models)  # sum_s u_s c_s
     return carry, {"target": target, "weight": share.sum().to(torch.float32)}
 
 
-def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float, pull: float,
-          **_: Any) -> Tree:
+def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, pull: float, **options: Any) -> Tree:
     model = carry["model"]
     away = {name: fixed["weight"] * model[name] - fixed["target"][name] for name in model}  # sum_s u_s (w - c_s)
-    return descend(carry, tree.plus(net.gradient(model, batch), away, pull), lr, momentum)
+    return descend(net, carry, tree.plus(net.gradient(model, batch), away, pull), **options)
 
 
 def _first_model(net: Model, seed: int) -> Tree:
@@ -63,6 +62,7 @@ class FedSoft(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedsoft"
+    servers_because: ClassVar[str] = "its centres are means by shares of all clients"
     state: ClassVar[type[State]] = SoftState
     own: ClassVar[tuple[str, ...]] = ("remembered",)
     headline: ClassVar[str] = "last_local"
@@ -83,7 +83,7 @@ class FedSoft(Algorithm):
         state = self.admit(fed, state, cohort) if cohort.round and cohort.round % self.every == 0 else state
         assert isinstance(state, SoftState)
         heard = fed.map(soft_train, cohort, work=self.local.work, shared={"models": state.models},
-                        each={"share": state.share[cohort.ids]}, pull=self.pull, **self.local.options)
+                        each={"share": state.share[cohort.ids]}, pull=self.pull, **self.local.at(cohort.round))
         vote = state.share[heard.ids].T * heard.answers["size"]  # (S, m), v before it sums to one
         return replace(state, models=tree.mix(heard.answers["model"], vote / vote.sum(1, keepdim=True)))
 

@@ -67,7 +67,7 @@ class FLAG(OneShot):
                 parts.append((counted.ids, {"counts": counted.answers["counts"]}))
         if self.beta < 1:
             trained = fed.map(train, cohort, work=self.local.work._replace(epochs=self.gradient_epochs),
-                              shared={"model": anchor}, keep=False, **self.local.options)
+                              shared={"model": anchor}, keep=False, **self.local.at(0))
             parts.append((trained.ids, {"update": updates(trained, anchor)}))
         answered = torch.stack([torch.isin(cohort.ids, ids) for ids, _ in parts])
         who = cohort.ids[answered.all(0)]

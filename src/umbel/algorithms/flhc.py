@@ -42,11 +42,13 @@ class FLHC(OneShot):
             return super().round(fed, state, cohort)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
         anchor = tree.take(state.models, 0)
-        return self.group_by(fed, averaged(state, heard), anchor, heard.ids, {"update": updates(heard, anchor)})
+        state = averaged(state, heard, self.server_rule)
+        return self.group_by(fed, state, anchor, heard.ids, {"update": updates(heard, anchor)})
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
-        """Delta_i, for newcomers: a local training from the model that the others were sent."""
-        heard = fed.map(train, cohort, work=self.local.work, shared={"model": anchor}, keep=False, **self.local.options)
+        """Delta_i, for newcomers: a local training from the model that the others were sent, at their rate."""
+        heard = fed.map(train, cohort, work=self.local.work, shared={"model": anchor}, keep=False,
+                        **self.local.at(self.pretrain - 1))
         return heard.ids, {"update": updates(heard, anchor)}
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, choose_by_loss, clustered_round, training
+from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice, number
 from umbel.seeds import generator
@@ -31,6 +32,7 @@ class IFCA(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "ifca"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     @property
     def needs_truth(self) -> bool:
@@ -53,7 +55,7 @@ class IFCA(Algorithm):
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """Choose (in round 0 the choice was made just before), train, average per cluster."""
         state = self.admit(fed, state, cohort) if cohort.round else state
-        return clustered_round(fed, state, cohort, self.local)
+        return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """j_i = argmin_j F_i(w_j) on training rows. A newcomer never founds a cluster: some model fits least badly."""

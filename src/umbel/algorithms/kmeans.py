@@ -24,6 +24,7 @@ from umbel.algorithms.base import (
     training,
 )
 from umbel.algorithms.centres import join_by_weights
+from umbel.algorithms.server import SERVERS
 from umbel.clustering.grouping import kmeans
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.phases import CLUSTERING
@@ -40,6 +41,7 @@ class KMeans(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "kmeans"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
@@ -48,9 +50,9 @@ class KMeans(Algorithm):
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg with everybody; the last such round's answers are clustered; then FedAvg in each cluster."""
         if "centres" in state.evidence:
-            return clustered_round(fed, state, cohort, self.local)
+            return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
-        sent, state = state.models, averaged(state, heard)
+        sent, state = state.models, averaged(state, heard, self.server_rule)
         return self.cluster(fed, state, sent, heard) if cohort.round >= self.pretrain - 1 else state
 
     def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:
@@ -61,10 +63,11 @@ class KMeans(Algorithm):
             made = kmeans(points, self.clusters, fed.seed, name_order(fed, heard.ids))
         labels[heard.ids] = made.labels
         grown = state.grow(tree.take(state.models, 0), len(made.evidence["centres"]) - 1)
-        return replace(grown, labels=labels, evidence=made.evidence | {"anchor": tree.to(tree.take(sent, 0), "cpu")})
+        evidence = made.evidence | {"anchor": tree.to(tree.take(sent, 0), "cpu")}
+        return replace(grown, labels=labels, evidence=evidence, slots={})  # all start alike
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """Train from the model that the others' weights came from; join the nearest centre."""
         if "centres" not in state.evidence:
             return super().admit(fed, state, newcomers)
-        return join_by_weights(fed, state, newcomers, self.local)
+        return join_by_weights(fed, state, newcomers, self.local, self.pretrain - 1)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
+from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import COUNT, Client, Loop, Plain, Reply, a_model, like, register
-from umbel.federation.training import TRAINING, begin_sgd, send_model, sgd_step
+from umbel.federation.training import TRAINING, begin_training, send_model, train_step
 from umbel.fields import choice, number
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
@@ -21,7 +22,7 @@ def _first_model(net: Model, seed: int) -> Tree:
 
 
 def _begin(net: Model, client: Client, *, model: Params, **options: Any) -> tuple[Tree, Tree]:
-    return begin_sgd(net, client, model={**client.memory["last"], **model}, **options)
+    return begin_training(net, client, model={**client.memory["last"], **model}, **options)
 
 
 def _shared(net: Model, *, send: tuple[str, ...], **_: Any) -> Tree:
@@ -33,7 +34,7 @@ def _merge(net: Model, client: Client, *, model: Params, **_: Any) -> Reply:
     return Reply({"model": {**client.memory["last"], **model}, "size": client.size})
 
 
-merged_train = register(Loop("merged_train", _begin, sgd_step, send_model, answers=_shared, memory=_first_model,
+merged_train = register(Loop("merged_train", _begin, train_step, send_model, answers=_shared, memory=_first_model,
                              options=TRAINING))
 merged = register(Plain("merged", _merge, answers=a_model, memory=_first_model))
 """The client's own layers with the shared ones that it was sent."""
@@ -52,6 +53,7 @@ class LGFedAvg(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "lg"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
     own: ClassVar[tuple[str, ...]] = ("merged",)
     headline: ClassVar[str] = "last_local"
     has_cluster_model: ClassVar[bool] = False
@@ -73,4 +75,5 @@ class LGFedAvg(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg of the global layers; the local ones never travel."""
-        return clustered_round(fed, state, cohort, self.local, merged_train, send=self.names(fed.net), keep=True)
+        return clustered_round(fed, state, cohort, self.local, merged_train, server=self.server_rule,
+                               send=self.names(fed.net), keep=True)

@@ -6,13 +6,14 @@ described the same way, on the model that the others were described on (the anch
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
+from umbel.algorithms.server import SERVERS
 from umbel.clustering.cuts import CUTS
 from umbel.clustering.grouping import Grouping, Known, dendrogram, landmarks, settle
 from umbel.clustering.labels import canonical
@@ -35,6 +36,7 @@ class OneShot(Algorithm):
     threshold: float = 0.0  # for the cut by value
     landmarks: int = 0  # clients that are grouped by the dendrogram; the others join these. 0 = everybody
     start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     @abstractmethod
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
@@ -80,8 +82,8 @@ class OneShot(Algorithm):
         Where that round is lost, the next one takes its place.
         """
         if "who" in state.evidence:
-            return clustered_round(fed, state, cohort, self.local)
-        state = clustered_round(fed, state, everyone(fed, cohort), self.local)
+            return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
+        state = clustered_round(fed, state, everyone(fed, cohort), self.local, server=self.server_rule)
         last = cohort.round >= self.pretrain - 1
         return self.form(fed, state, fed.online.nonzero().flatten()) if last else state
 
@@ -109,7 +111,8 @@ class OneShot(Algorithm):
         return torch.tensor(sorted(by_key[: self.landmarks])), torch.tensor(by_key[self.landmarks :])
 
     def first_models(self, fed: Federation, state: State, clusters: int) -> State:
-        """As many models as clusters: copies of the first one, or random ones of their own."""
+        """As many models as clusters: copies of the first one, or random ones of their own. The server is at rest."""
+        state = replace(state, slots={})
         if self.start == "shared":
             return replace(state, models=tree.take(state.models, slice(0, 1))).grow(
                 tree.take(state.models, 0), clusters - 1)

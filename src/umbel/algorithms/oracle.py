@@ -11,6 +11,7 @@ import torch
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
+from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 
 
@@ -22,6 +23,7 @@ class Oracle(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "oracle"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     @property
     def needs_truth(self) -> bool:
@@ -36,7 +38,7 @@ class Oracle(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg in each group."""
-        return clustered_round(fed, state, cohort, self.local)
+        return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """A newcomer joins its true group."""

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, one_cluster, training
+from umbel.algorithms.server import SERVERS
+from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import Client, Loop, register
 from umbel.federation.training import send_model
@@ -34,16 +36,17 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, oute
     if not len(second.y) or (hessian_free and not len(third.y)):
         return carry  # a short last batch has no second half: no step
     model = carry["model"]
-    ahead = tree.plus(model, net.gradient(model, first), -lr)  # w~ = w - alpha g(w; D1)
+    ahead = tree.plus(model, net.gradient(model, first), lr, -1)  # w~ = w - alpha g(w; D1)
     slope = net.gradient(ahead, second)  # g(w~; D2)
     if hessian_free:  # (I - alpha H(w; D3)) slope
         there, here = (net.gradient(tree.plus(model, slope, way), third) for way in (NUDGE, -NUDGE))
         slope = tree.plus(slope, tree.minus(there, here), -lr / (2 * NUDGE))
-    return {"model": tree.plus(model, slope, -outer)}  # w <- w - beta ...
+    return {"model": tree.plus(model, slope, outer, -1)}  # w <- w - beta ...
 
 
 meta_train = register(Loop(
-    "meta_train", _begin, _step, send_model, options=("lr", "outer", "size", "hessian_free", "send", "keep")))
+    "meta_train", _begin, _step, send_model, options=("lr", "outer", "size", "hessian_free", "send", "keep"),
+    changing=("outer",)))
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class PerFedAvg(Algorithm):
     """First-order model-agnostic meta-learning, judged after adaptation.
 
     Plain SGD in both steps: momentum, as in some public codes, contaminates one with the other. `local.lr` is alpha,
-    the step that adapts; batches are drawn as pairs (triples, Hessian-free).
+    the step that adapts; batches are drawn as pairs (triples, Hessian-free). A schedule acts on beta, the step that
+    trains: alpha is what clients adapt by at the end.
     """
 
     outer: float = number(0.001, gt=0)  # beta
@@ -59,7 +63,16 @@ class PerFedAvg(Algorithm):
     local: Local = training(momentum=0.0)
 
     name: ClassVar[str] = "perfedavg"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
     headline: ClassVar[str] = "fine_tuned"
+    optimisers: ClassVar[tuple[str, ...]] = ("sgd",)
+    optimisers_because: ClassVar[str] = "what it learns is the start of one plain gradient step"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.local.weight_decay:
+            raise UmbelError("The 'weight_decay' of perfedavg must be 0, since both of its steps are plain gradient"
+                             f" steps. Got {self.local.weight_decay:g} instead.")
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
@@ -70,7 +83,7 @@ class PerFedAvg(Algorithm):
         parts = 2 if self.order == "first" else 3
         heard = fed.map(
             meta_train, cohort, work=self.local.work._replace(batch=parts * self.local.batch),
-            each={"model": Held(state.models, state.labels[cohort.ids])}, lr=self.local.lr, outer=self.outer,
-            size=self.local.batch, hessian_free=parts == 3,
+            each={"model": Held(state.models, state.labels[cohort.ids])}, lr=self.local.lr,
+            outer=self.outer * self.local.share(cohort.round), size=self.local.batch, hessian_free=parts == 3,
         )
-        return averaged(state, heard)
+        return averaged(state, heard, self.server_rule)

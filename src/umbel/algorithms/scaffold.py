@@ -11,18 +11,18 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, can_remember, one_cluster, training
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import COUNT, Client, Loop, Reply, like, register
-from umbel.federation.training import begin_sgd, descend
+from umbel.federation.training import STEP, begin_training, descend
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
 
 
 def _begin(net: Model, client: Client, *, model: Params, control: Params, **options: Any) -> tuple[Tree, Tree]:
-    carry, _ = begin_sgd(net, client, model=model, **options)
+    carry, _ = begin_training(net, client, model=model, **options)
     return carry, {"start": model, "shift": tree.minus(control, client.memory["control"])}  # c - c_i
 
 
-def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float, **_: Any) -> Tree:
-    return descend(carry, tree.plus(net.gradient(carry["model"], batch), fixed["shift"]), lr, momentum)
+def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, **options: Any) -> Tree:
+    return descend(net, carry, tree.plus(net.gradient(carry["model"], batch), fixed["shift"]), **options)
 
 
 def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, *, lr: float, momentum: float, keep: bool,
@@ -42,7 +42,7 @@ def _answers(net: Model, **_: Any) -> Tree:
 
 controlled_train = register(Loop(
     "controlled_train", _begin, _step, _finish, answers=_answers, memory=lambda net, seed: {"control": net.zeros()},
-    options=("lr", "momentum", "keep")))
+    options=(*STEP, "keep")))
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ class Scaffold(Algorithm):
     local: Local = training(momentum=0.0)
 
     name: ClassVar[str] = "scaffold"
+    optimisers: ClassVar[tuple[str, ...]] = ("sgd",)
+    optimisers_because: ClassVar[str] = "its control variates are mean slopes, which sgd's steps add up to"
+    servers_because: ClassVar[str] = "the control variates belong to the mean of the models"
     state: ClassVar[type[State]] = ScaffoldState
 
     def init(self, fed: Federation, seed: int) -> State:
@@ -74,7 +77,7 @@ class Scaffold(Algorithm):
         assert isinstance(state, ScaffoldState)
         sent = {"model": tree.take(state.models, 0), "control": state.control}
         heard = fed.map(controlled_train, cohort, work=self.local.work, shared=sent, keep=can_remember(fed),
-                        **self.local.options)
+                        **self.local.at(cohort.round))
         change = tree.each(lambda leaf: leaf.sum(0), heard.answers["control"])
         control = tree.plus(state.control, change, 1 / len(fed.names))
         return replace(state, models=averaged(state, heard).models, control=control)

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 from umbel.algorithms.base import Algorithm, Local, State, one_cluster, training
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import COUNT, Client, Loop, Reply, register
-from umbel.federation.training import SGD, begin_sgd, sgd_step
+from umbel.federation.training import STEP, begin_training, train_step
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
 
 def _begin(net: Model, client: Client, **options: Any) -> tuple[Tree, Tree]:
-    return begin_sgd(net, client, model=client.memory["last"], **options)
+    return begin_training(net, client, model=client.memory["last"], **options)
 
 
 def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, **_: Any) -> Reply:
@@ -27,8 +27,8 @@ def _only_size(net: Model, **_: Any) -> Tree:
     return {"size": COUNT}
 
 
-train_alone = register(Loop("train_alone", _begin, sgd_step, _finish, answers=_only_size, memory=_first_model,
-                            options=SGD))
+train_alone = register(Loop("train_alone", _begin, train_step, _finish, answers=_only_size, memory=_first_model,
+                            options=STEP))
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Solo(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "solo"
+    servers_because: ClassVar[str] = "every client trains alone"
     own: ClassVar[tuple[str, ...]] = ("remembered",)
     headline: ClassVar[str] = "last_local"
     has_cluster_model: ClassVar[bool] = False
@@ -53,5 +54,5 @@ class Solo(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """Train on, from where the client stopped."""
-        fed.map(train_alone, cohort, work=self.local.work, **self.local.options)
+        fed.map(train_alone, cohort, work=self.local.work, **self.local.at(cohort.round))
         return state

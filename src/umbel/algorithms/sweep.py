@@ -33,7 +33,7 @@ def validate(fed: Federation, who: Tensor, local: Local, validators: int, rounds
     work = Work(epochs=1, batch=local.batch, rows="fit")
     for index_of_round in range(rounds):
         heard = fed.map(train, Cohort(ids, index_of_round, SWEEP), work=work,
-                        each={"model": Held(models, holds)}, keep=False, **local.options)
+                        each={"model": Held(models, holds)}, keep=False, **local.at(0))
         kept, ids, holds = _still_there(fed, heard, ids, holds)
         models = tree.mean_by(tree.take(heard.answers["model"], kept), holds, heard.answers["size"][kept], models)
     heard = fed.map(score, Cohort(ids, rounds, SWEEP), work=work._replace(rows="validation"),

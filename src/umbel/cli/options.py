@@ -35,6 +35,9 @@ Fraction = Annotated[float | None, of_training(help="Share of the clients asked 
 Epochs = Annotated[int | None, of_training(help="Local epochs in a round. Default: 10.")]
 Batch = Annotated[int | None, of_training(help="Rows in a local batch; 0 = all. Default: 10.")]
 Rate = Annotated[float | None, of_training("--lr", help="Local learning rate. Default: 0.01.")]
+Optimiser = Annotated[str | None, of_training(help="Of local training: sgd, adam or adamw. Default: sgd.")]
+Schedule = Annotated[str | None, of_training(
+    help="How the learning rate follows the round: constant, step or cosine. Default: constant.")]
 Seed = Annotated[int | None, of_run(help="Decides partition, first weights, cohorts and batches. Default: 0.")]
 Engine = Annotated[str | None, of_run(
     autocompletion=complete.engines, help="simulator; loop, for debugging; flower, on Ray. Default: simulator.")]

@@ -15,11 +15,11 @@ from umbel.runs.session import Session, same_recipe
 
 
 def run(*, method: str | None, setting: list[str] | None, epochs: int | None, batch: int | None, lr: float | None,
-        data_dir: Path | None, workers: int | None, out: Path | None, resume: bool, quiet: bool,
-        **choices: Any) -> None:
+        optimiser: str | None, schedule: str | None, data_dir: Path | None, workers: int | None, out: Path | None,
+        resume: bool, quiet: bool, **choices: Any) -> None:
     """Start a run or go on with one. `choices` are fields of an Experiment, None where nothing was typed."""
     options = _typed(choices)
-    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
+    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
     experiment = None if method is None else _experiment(method, options, settings)
     if experiment is None and not (resume and out):
         raise UmbelError("Say which method to run, as in `umbel run fedavg`, or give --resume and --out.")
@@ -43,11 +43,11 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
 
 
 def compare(*, methods: list[str], seeds: int, setting: list[str] | None, epochs: int | None, batch: int | None,
-            lr: float | None, data_dir: Path | None, workers: int | None, out: Path | None, quiet: bool,
-            **choices: Any) -> None:
+            lr: float | None, optimiser: str | None, schedule: str | None, data_dir: Path | None, workers: int | None,
+            out: Path | None, quiet: bool, **choices: Any) -> None:
     """Run the methods, as far as they were not run, and show the table. `choices` are fields of an Experiment."""
     common = Experiment(**_typed(choices))
-    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr)
+    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
     plan = comparison.experiments(methods, common, settings, seeds)
     folder = out or _free_folder(f"compare-{_name(common, method=False)}")
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"

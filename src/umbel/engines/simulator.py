@@ -16,7 +16,7 @@ from umbel import tree
 from umbel.data.clients import IntArray, Population
 from umbel.engines.crew import Crew, can_leave_home
 from umbel.engines.local import LocalEngine, side_by_side, values
-from umbel.engines.steps import LONG, Recorded, Steps, kind
+from umbel.engines.steps import LONG, Recorded, Step, Steps, kind
 from umbel.errors import UmbelError
 from umbel.federation.door import Answered, Call, Silent, one_thread
 from umbel.federation.tasks import TASKS, Client, Loop, Rows
@@ -130,8 +130,9 @@ class Simulator(LocalEngine):
         index = torch.from_numpy(rows).to(self.device)
         live = None if full else index >= 0
         index = index.clamp(min=0)  # on a GPU, a client that has finished may be trained on with nobody looking
-        steps = self._steps(task, options, carry, fixed, index, live)
-        steps.load(carry, fixed, index, live)
+        changing = {name: options[name] for name in task.changing if isinstance(options.get(name), float)}
+        steps = self._steps(task, options, changing, carry, fixed, index, live)
+        steps.load(carry, fixed, index, live, changing)
         done: list[Tree] = []  # carries of clients that have finished, shortest schedule first
         going, turn = len(plans), 0
         for end in sorted(set(lengths)):
@@ -147,22 +148,28 @@ class Simulator(LocalEngine):
         send: Tree = reply.send
         return send
 
-    def _steps(self, task: Loop, options: dict[str, Any], carry: Tree, fixed: Tree, index: Tensor,
-               live: Tensor | None) -> Steps | Recorded:
-        def step(carry: Tree, fixed: Tree, *batch: Tensor) -> Tree:
-            return task.step(self.many, carry, fixed, Batch(*batch), **options)
+    def _steps(self, task: Loop, options: dict[str, Any], changing: dict[str, float], carry: Tree, fixed: Tree,
+               index: Tensor, live: Tensor | None) -> Steps | Recorded:
+        """Vectorised steps; on a GPU those recorded for the same task, shapes and options but the `changing` ones."""
+        lasting = {name: value for name, value in options.items() if name not in changing}
 
-        gather, vectorised = self.clients.gather, torch.vmap(step)
+        def vectorised(changing: dict[str, Any]) -> Step:
+            def step(carry: Tree, fixed: Tree, *batch: Tensor) -> Tree:
+                return task.step(self.many, carry, fixed, Batch(*batch), **lasting, **changing)
+
+            return torch.vmap(step)  # `changing` is closed over: the same for all clients
+
+        gather = self.clients.gather
         if self.device.type != "cuda":
             return Steps(gather, vectorised)
         room = 1 << (len(index) - 1).bit_length()  # schedules of other lengths fit the same buffer
         index = index.new_empty(room, *index.shape[1:])
         live = None if live is None else live.new_empty(room, *live.shape[1:])
-        key = (task, repr(sorted(options.items())), kind(carry, fixed, index, live))
+        key = (task, repr(sorted(lasting.items())), tuple(changing), kind(carry, fixed, index, live))
         if key not in self.recorded:
             while len(self.recorded) >= RECORDED:
                 del self.recorded[next(iter(self.recorded))]
-            self.recorded[key] = Recorded(gather, vectorised, carry, fixed, index, live, self.graph_memory)
+            self.recorded[key] = Recorded(gather, vectorised, carry, fixed, index, live, changing, self.graph_memory)
         return self.recorded[key]
 
     def _stacked_client(self, call: Call, ids: list[int], plans: list[IntArray]) -> Client:

@@ -7,7 +7,7 @@ of a few, so that later steps may write over it.
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from umbel.tree import Tree
 
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]  # rows of the pool -> images, labels
 Step = Callable[..., Tree]  # carry, fixed, images (w, b, ...), labels (w, b), perhaps live (w, b) -> carry
+Stepper = Callable[[dict[str, Any]], Step]  # options that change by the round, numbers or 0-d tensors -> a step
 LONG = 10  # steps of a long graph, which is launched once and gathers their images at once
 SHARES = (1.0, 0.8, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)  # widths that are recorded, as shares of the whole chunk
 
@@ -31,11 +32,12 @@ def widths(most: int) -> list[int]:
 class Steps:
     """Steps as they come."""
 
-    def __init__(self, gather: Gather, step: Step) -> None:
-        self.gather, self.step = gather, step
+    def __init__(self, gather: Gather, stepper: Stepper) -> None:
+        self.gather, self.stepper = gather, stepper
 
-    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> None:
-        """Clients at their start, and their schedule (steps, clients, batch)."""
+    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None, changing: dict[str, float]) -> None:
+        """Clients at their start, their schedule (steps, clients, batch), and this round's `changing` options."""
+        self.step = self.stepper(changing)
         self.carry, self.fixed, self.schedule, self.live, self.turn = carry, fixed, rows, live, 0
 
     def play(self, width: int, steps: int) -> None:
@@ -56,12 +58,15 @@ class Recorded:
     """Steps replayed from CUDA graphs, one a width, over buffers that stay where they are.
 
     A replay launches all kernels of a step at once; without it, launching them takes ten times as long as running them.
-    The schedule lies in a buffer as well, and a counter on the GPU says which row of it is due.
+    The schedule lies in a buffer as well, and a counter on the GPU says which row of it is due; so do the options that
+    change by the round, which a graph reads there.
     """
 
-    def __init__(self, gather: Gather, step: Step, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None,
-                 pool: Any) -> None:
-        self.gather, self.step = gather, step
+    def __init__(self, gather: Gather, stepper: Stepper, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None,
+                 changing: Iterable[str], pool: Any) -> None:
+        self.gather = gather
+        self.changing = {name: torch.zeros((), device=rows.device) for name in changing}
+        self.step = stepper(self.changing)
         self.pool = pool  # memory of the graphs, shared: they never run at the same time and leave nothing in it
         self.carry, self.fixed = (tree.each(torch.empty_like, part) for part in (carry, fixed))
         self.schedule = torch.zeros_like(rows)
@@ -70,8 +75,10 @@ class Recorded:
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by width and number of steps
         self.widths = widths(rows.shape[1])
 
-    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None) -> None:
-        """Copy clients and schedule into the buffers; the schedule may be shorter than its buffer."""
+    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None, changing: dict[str, float]) -> None:
+        """Copy clients, schedule and options into the buffers; the schedule may be shorter than its buffer."""
+        for name, buffer in self.changing.items():
+            buffer.fill_(changing[name])
         _copy(self.carry, carry)
         _copy(self.fixed, fixed)
         self.schedule[: len(rows)].copy_(rows)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.federation.tasks import COUNT, Leaf, Reply, Rows, register
-from umbel.federation.training import SGD
+from umbel.federation.training import STEP
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
@@ -30,5 +30,5 @@ def _tallied(net: Model, **_: Any) -> Tree:
     return {**sums, "loss": Leaf((), torch.float64), "size": COUNT}
 
 
-score = register(Rows("score", _judged, _tally, answers=_tallied, options=("become", *SGD)))
+score = register(Rows("score", _judged, _tally, answers=_tallied, options=("become", *STEP)))
 """What the objective sums, and the mean loss, over a client's rows: of the model sent, or what `become` makes of it."""

@@ -87,6 +87,7 @@ class Loop:
     answers: Answers = a_model
     memory: Memory = nothing
     options: tuple[str, ...] = ()  # what `fed.map` may be given for it beside its inputs
+    changing: tuple[str, ...] = ("lr",)  # numbers among them that may change by the round: on a GPU, 0-d tensors
 
 
 @dataclass(frozen=True)

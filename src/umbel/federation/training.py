@@ -1,53 +1,39 @@
-"""Local training by SGD: `train`, `fine_tune` and `remembered`, and the pieces that methods build their own of."""
+"""Local training: `train`, `fine_tune` and `remembered`, and the pieces that methods build their own of."""
 
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from umbel import ops, tree
 from umbel.federation.tasks import COUNT, Client, Loop, Plain, Reply, a_model, like, register
 from umbel.nets.model import Batch, Model
+from umbel.nets.optimiser import OPTIONS, Rate, optimiser_of
 from umbel.tree import Params, Tree
 
-SGD = ("lr", "momentum", "only")  # options of `begin_sgd` and `sgd_step`
-TRAINING = (*SGD, "send", "keep")  # and of `send_model`
+STEP = ("lr", *OPTIONS, "only")  # options of `begin_training` and `train_step`: see Local.at
+TRAINING = (*STEP, "send", "keep")  # and of `send_model`
 
 
-def begin_sgd(net: Model, client: Client, *, model: Params, momentum: float = 0.0, only: tuple[str, ...] = (),
-              **_: Any) -> tuple[Tree, Tree]:
-    """Start at the model that was sent, at rest."""
-    carry: Tree = {"model": model}
-    if momentum:
-        carry["velocity"] = tree.zeros_like({name: model[name] for name in only or model})
-    return carry, {}
+def begin_training(net: Model, client: Client, *, model: Params, only: tuple[str, ...] = (),
+                   **options: Any) -> tuple[Tree, Tree]:
+    """Start at the model that was sent, with the optimiser at rest; its slots lie beside the model in the carry."""
+    slots = optimiser_of(**options).begin({name: model[name] for name in only or model})
+    return {"model": model, **slots}, {}
 
 
-def descend(carry: Tree, gradient: Params, lr: float, momentum: float) -> Tree:
-    """v <- momentum * v + g;  w <- w - lr * v."""
-    if not momentum:
-        return {**carry, "model": tree.plus(carry["model"], gradient, -lr)}
-    model, velocity = (carry[name] for name in ("model", "velocity"))
-    w, v = ops.sgd([model[name] for name in gradient], [velocity[name] for name in gradient], list(gradient.values()),
-                   lr, momentum)
-    return {**carry, "model": {**model, **dict(zip(gradient, w, strict=True))},
-            "velocity": dict(zip(gradient, v, strict=True))}
-
-
-def sgd_step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float = 0.0,
-             only: tuple[str, ...] = (), **_: Any) -> Tree:
-    """One step of SGD, on all parameters or on those named in `only`."""
-    gradient = net.gradient(carry["model"], batch, only)
-    return descend(carry, gradient, lr, momentum) if net.functional else _descend_here(carry, gradient, lr, momentum)
-
-
-def _descend_here(carry: Tree, gradient: Params, lr: float, momentum: float) -> Tree:
-    """`descend`, written over the carry: less memory to go through, which is most of a small model's step on a CPU."""
-    for name, slope in gradient.items():
-        if momentum:
-            slope = torch.add(slope, carry["velocity"][name], alpha=momentum, out=carry["velocity"][name])
-        carry["model"][name].add_(slope, alpha=-lr)
+def descend(net: Model, carry: Tree, slope: Params, *, lr: Rate, **options: Any) -> Tree:
+    """One step of the optimiser that the options mean, down the slope; for one client it is written over the carry."""
+    optimiser, model = optimiser_of(**options), carry["model"]
+    slots = {name: part for name, part in carry.items() if name != "model"}
+    if net.functional:
+        model, slots = optimiser.update(model, slope, slots, lr)
+        return {"model": model, **slots}
+    optimiser.update_here(model, slope, slots, float(lr))
     return carry
+
+
+def train_step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, only: tuple[str, ...] = (),
+               **options: Any) -> Tree:
+    """One step of training, on all parameters or on those named in `only`."""
+    return descend(net, carry, net.gradient(carry["model"], batch, only), **options)
 
 
 def send_model(net: Model, client: Client, carry: Tree, fixed: Tree, *, send: tuple[str, ...] = (),
@@ -71,11 +57,11 @@ def _recall(net: Model, client: Client, *, model: Params, **_: Any) -> Reply:
     return Reply({"model": client.memory.get("last", model), "size": client.size})
 
 
-train = register(Loop("train", begin_sgd, sgd_step, send_model, answers=_sent, options=TRAINING))
-"""Local SGD from the model that was sent."""
+train = register(Loop("train", begin_training, train_step, send_model, answers=_sent, options=TRAINING))
+"""Local training from the model that was sent."""
 
-fine_tune = register(replace(train, name="fine_tune", finish=_only_model, answers=a_model, options=SGD))
-"""Local SGD that leaves no trace: what a client would do with the model it was given."""
+fine_tune = register(replace(train, name="fine_tune", finish=_only_model, answers=a_model, options=STEP))
+"""Local training that leaves no trace: what a client would do with the model it was given."""
 
 remembered = register(Plain("remembered", _recall))
 """The model as it was after the client's own last training; the one sent, where it never trained."""

@@ -164,7 +164,7 @@ def _trained(load: Load, seed: int) -> tuple[dict[str, Tensor], Tensor]:
     people = Population(Pool(data.x_train, data.y_train), rows, rows, groups, objective_of(data.classes))
     fed, local = simulate(people, model="lenet5", seed=seed), Local()
     heard = fed.map(train, Cohort(torch.arange(len(rows)), 0), work=Work(epochs=10, batch=local.batch),
-                    shared={"model": fed.net.init(seed)}, keep=False, **local.options)
+                    shared={"model": fed.net.init(seed)}, keep=False, **local.at(0))
     names = [name for name in heard.answers["model"] if name.endswith(".weight")]
     return ({name.removesuffix(".weight"): heard.answers["model"][name].flatten(1) for name in names},
             torch.from_numpy(groups))

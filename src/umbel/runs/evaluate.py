@@ -38,7 +38,7 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
         heard = (fed.testing() if rows == "test" else fed).map(
             score, Cohort(ids, round, EVALUATE), work=Work(epochs=epochs, batch=algorithm.local.batch, rows=rows),
             each={"model": Held(state.models, state.labels[ids])}, become=become, only=only,
-            **algorithm.local.options,
+            **algorithm.local.at(0),
         )
     except NobodyAnswered:  # a round that nobody could score is no reason to end a run
         return {}

@@ -68,6 +68,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     people = _alone(client, experiment, known, name, load_plan(run / "partition.npz").classes)
     fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
+    algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)
     saved = last_saved(run, algorithm.state)
     state = replace(saved, state=saved.kept).on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
@@ -80,7 +81,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     become = (*algorithm.own, *(["fine_tune"] if epochs else []))  # as evaluate does it, but the model comes out
     model: Held | Stack = Held(state.models, state.labels[newcomer])
     for step in become:
-        options = algorithm.local.options if step == "fine_tune" else {}
+        options = algorithm.local.at(0) if step == "fine_tune" else {}
         heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, EVALUATE), each={"model": model},
                         work=algorithm.local.work._replace(epochs=epochs), **options)
         model = heard.answers["model"]

@@ -36,6 +36,7 @@ class RunOptions:
     def check_for(self, algorithm: Algorithm) -> None:
         """Refuse what does not go with a method."""
         name = algorithm.name
+        algorithm.for_run(algorithm.pretrain + self.rounds)  # refuses a schedule that ends before the run
         if self.fine_tune == 0 and algorithm.headline == "fine_tuned":
             raise UmbelError(f"The 'fine_tune' of {name}, judged by it, must be at least 1. Got 0 instead.")
         if self.keep == "best" and algorithm.own:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from umbel.algorithms.base import Algorithm, Local
+from umbel.algorithms.server import ServerSettings
 from umbel.errors import UmbelError, unknown
 from umbel.fields import alternatives
 
 
 def typed(kind: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings with their types: its own fields, and those of its local training (`lr`, `epochs` ...)."""
+    """A method's settings with their types: its own fields, its server's, its training's (`lr`, `epochs` ...)."""
     hints = {**get_type_hints(Local), **get_type_hints(kind)}
     for name in given:
         if name not in settable(kind):
@@ -23,15 +24,16 @@ def typed(kind: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def settings_of(algorithm: Algorithm) -> dict[str, Any]:
     """All settings of a method, flat, as `typed` takes them."""
-    holders = [algorithm.local if hasattr(Local, name) else algorithm for name in settable(type(algorithm))]
-    return {name: getattr(holder, name) for name, holder in zip(settable(type(algorithm)), holders, strict=True)}
+    of_training = {each.name for each in fields(Local)}
+    return {name: getattr(algorithm.local if name in of_training else algorithm, name)
+            for name in settable(type(algorithm))}
 
 
 def settable(kind: type[Algorithm]) -> list[str]:
-    """Names a person may set: a method's own fields, then those of its local training."""
-    hidden = ("local", "truth")  # local is flattened; truth comes from the scenario alone
-    own = [each.name for each in fields(kind) if each.name not in hidden]  # type: ignore[arg-type]
-    return own + [each.name for each in fields(Local)]
+    """Names a person may set: a method's own fields, then those of its server and of its local training."""
+    everybodys = [each.name for part in (ServerSettings, Local) for each in fields(part)]
+    hidden = {"local", "truth", *everybodys}  # local is flattened; truth comes from the scenario alone
+    return [each.name for each in fields(kind) if each.name not in hidden] + everybodys
 
 
 def _parse(value: Any, allowed: tuple[Any, ...]) -> Any:

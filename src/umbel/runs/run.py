@@ -46,6 +46,7 @@ def rounds(algorithm: Algorithm, fed: Federation, *, saved: Saved | None = None,
     """
     chosen = RunOptions(**options)
     chosen.check_for(algorithm)
+    algorithm = algorithm.for_run(algorithm.pretrain + chosen.rounds)
     return _rounds(algorithm, fed, chosen, saved)  # a wrong option is refused here, not when the first round is asked
 
 

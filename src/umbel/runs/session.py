@@ -90,11 +90,16 @@ class Session:
                rounds: int | None) -> "Session":
         saved = folder.load(algorithm.state)
         if rounds is not None and rounds != options.rounds:
+            if algorithm.local.ends_with_the_run:
+                raise UmbelError(f"The run in {folder.path} follows the schedule '{algorithm.local.schedule}' over its"
+                                 f" {options.rounds} rounds, and cannot have another number of them: start again with a"
+                                 f" horizon (--set horizon={rounds}). Got {rounds} instead.")
             done = saved.round + 1 - algorithm.pretrain if saved else 0
             if rounds <= done:
                 raise UmbelError(f"The run in {folder.path} has done {done} rounds already: it can go on to more of"
                                  f" them. Got {rounds} instead.")
             options = replace(options, rounds=rounds)
+            options.check_for(algorithm)
             folder.change(to_toml(recipe_of(algorithm, fed.provenance, options)))
         _describe(folder.path, fed)
         return cls(fed, algorithm, options, folder, saved)
@@ -297,7 +302,7 @@ def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experimen
     """The experiment that a run folder holds, which must be the one asked for, if any is; one name may differ."""
     own = Experiment.from_toml(out / "recipe.toml")
     if asked is not None:
-        _refuse_other(out, asdict(own), asdict(asked.resolved()), but)
+        _refuse_other(out, asdict(own.resolved()), asdict(asked.resolved()), but)
     return own
 
 
