@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
     from umbel.errors import UmbelError
     from umbel.federation.door import Cohort, Federation, Heard
     from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
+    from umbel.federation.uplink import Clip, Quantise, TopK
     from umbel.fields import choice, number
     from umbel.nets import MODELS
     from umbel.nets.model import Model
@@ -73,6 +74,8 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "FedAvg", "FedProx", "FedNova", "Scaffold", "FedAvgFT", "PerFedAvg", "LGFedAvg", "Solo",
     # Methods with clusters: given by the truth, formed at once before training, formed while training.
     "Oracle", "FLAG", "PACFL", "FedClust", "CFLGT", "KMeans", "IFCA", "CFL", "FedSoft", "FLHC", "FedSEM", "FedGroup",
+    # What answers pass on their way out of a client.
+    "Clip", "TopK", "Quantise",
     # Bring your own data or model.
     "open_dataset", "Dataset", "Pool", "Population", "Model", "wrap",
     # Write a method: its base classes, how clients train, its settings and state; whom it asks, and who answered.
@@ -95,6 +98,7 @@ _HOMES = {
     "umbel.errors": "UmbelError",
     "umbel.federation.door": "Cohort Federation Heard",
     "umbel.federation.tasks": "TASKS Client Leaf Loop Plain Reply Rows UpTo register",
+    "umbel.federation.uplink": "Clip Quantise TopK",
     "umbel.fields": "choice number",
     "umbel.nets": "MODELS",
     "umbel.nets.model": "Model",

@@ -128,8 +128,12 @@ def test_flags_p_is_one_per_cent_of_a_class(count, sent):
 
 
 def test_counts_hold_every_class():
-    """Absent classes count 0."""
-    assert class_counts.function(NET, client(rows(3, *SHAPE), [2, 0, 2])).send["counts"].tolist() == [1, 0, 2]
+    """Absent classes count 0; one row moves the counts by 1, and whatever was added to them, none ends below 0."""
+    release = class_counts.function(NET, client(rows(3, *SHAPE), [2, 0, 2]))
+    assert release.sensitivity == 1
+    assert class_counts.after(NET, release.statistic).send["counts"].tolist() == [1, 0, 2]
+    moved = {"counts": release.statistic["counts"] - 0.7}
+    assert class_counts.after(NET, moved).send["counts"].tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -54,6 +54,10 @@ SAME = {  # in Python, on the command line, and the one sentence
     "keep of solo": (lambda: u.run(u.Solo(local=u.Local(rows="fit")), tiny(), rounds=1, keep="best"),
                      "run solo --keep best --set rows=fit",
                      "The 'keep' of solo, whose clients keep models of their own, must be 'last'. Got 'best' instead."),
+    "uplink": (lambda: u.run(u.FedAvg(), tiny(), rounds=1, uplink="topk:0.1+quantize:8"),
+               "run fedavg --uplink topk:0.1+quantize:8", "There is no uplink 'quantize'. Did you mean 'quantise'?"),
+    "share": (lambda: u.run(u.FedAvg(), tiny(), rounds=1, uplink=[u.TopK(2)]), "run fedavg --uplink topk:2",
+              "The 'share' of topk must be greater than 0 and at most 1. Got 2.0 instead."),
     "setting": (lambda: u.FLAG(betta=0.5), "run flag --set betta=0.5",
                 "There is no setting of flag named 'betta'. Did you mean 'beta'?"),
     "method": (lambda: u.run("falg", tiny(), rounds=1), "run falg", "There is no method 'falg'. Did you mean 'flag'?"),
@@ -500,3 +504,66 @@ def test_examples_import_from_umbel_alone():
                 assert words[1] in ("umbel", "umbel.flower"), (path, line)
             if words[:1] == ["import"] and words[1].startswith("umbel"):
                 assert words[1] in ("umbel", "umbel.flower"), (path, line)
+
+
+def test_a_run_through_an_uplink(tmp_path, umbel: Umbel):
+    """By text or by objects, in Python or typed: one run; the recipe, the result and the screen say so."""
+    said = umbel("run", "fedavg", "--clients", "4", "--rounds", "2", "--epochs", "1", "--device", "cpu", "--uplink",
+                 "topk:0.10+quantise", "--out", str(tmp_path / "typed"))
+    assert "Uplink: topk:0.1+quantise:8.\n" in said.out
+    typed = u.load(tmp_path / "typed")
+    assert typed.info["uplink"] == typed.options.uplink == "topk:0.1+quantise:8"
+    assert 'uplink = "topk:0.1+quantise:8"' in (tmp_path / "typed" / "recipe.toml").read_text()
+    fed = u.simulate("digits", clients=4, device="cpu")
+    local = u.Local(epochs=1)
+    listed = u.run(u.FedAvg(local=local), fed, rounds=2, uplink=[u.TopK(0.1), u.Quantise(8)])
+    free = u.run(u.FedAvg(local=local), fed, rounds=2)
+    assert all(torch.equal(listed.models[name], leaf) for name, leaf in typed.models.items())
+    assert listed.info["bytes"]["up"] == typed.info["bytes"]["up"] < free.info["bytes"]["up"] / 6
+    assert free.info["uplink"] == ""
+    assert free.info["bytes"]["down"] == listed.info["bytes"]["down"]
+
+
+def test_a_run_through_an_uplink_is_resumed_through_it(tmp_path):
+    """A run of three rounds that stopped after two ends as one that did not."""
+    chain = "topk:0.3+quantise:16"
+    whole = u.run(u.FedAvg(local=LOCAL), tiny(), rounds=3, uplink=chain, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        u.run(u.FedAvg(local=LOCAL), tiny(), rounds=3, uplink=chain, out=tmp_path / "half", on_round=_interrupt)
+    again = u.resume(tmp_path / "half", fed=tiny())
+    assert all(torch.equal(again.models[name], leaf) for name, leaf in whole.models.items())
+    assert again.info["bytes"] == whole.info["bytes"]
+
+
+def _interrupt(done: u.Round) -> None:
+    if done.index == 1:
+        raise KeyboardInterrupt
+
+
+def test_a_folder_that_is_older_than_an_option_is_resumed(tmp_path):
+    """Its recipe does not name the option, which then has its default."""
+    with pytest.raises(KeyboardInterrupt):
+        u.run(u.FedAvg(local=LOCAL), tiny(), rounds=3, out=tmp_path / "old", on_round=_interrupt)
+    recipe = tmp_path / "old" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('uplink = ""\n', ""))
+    assert u.resume(tmp_path / "old", fed=tiny()).info["rounds"]["after"] == 3
+
+
+def test_a_newcomer_is_placed_through_the_uplink_of_the_run(tmp_path, monkeypatch):
+    """Its description leaves it as the others' did; what it tunes for itself does not."""
+    fed = u.simulate("digits", scenario="rotation-4", clients=8, device="cpu")
+    u.run(u.PACFL(local=u.Local(epochs=1)), fed, rounds=1, uplink="quantise:8", out=tmp_path / "run")
+    people = fed.clients.population
+    rows = people.train[3]
+    seen = {}
+    inner = u.Federation._bill_up
+
+    def bill(self, call, names, chunk):
+        seen[call.task.name] = call.uplinks
+        inner(self, call, names, chunk)
+
+    monkeypatch.setattr(u.Federation, "_bill_up", bill)
+    placed = u.admit(tmp_path / "run", (people.pool.x[rows], people.pool.y[rows]), epochs=1)
+    assert placed.members > 0
+    assert seen["principal_vectors"] == (u.Quantise(8),)
+    assert seen["fine_tune"] == ()

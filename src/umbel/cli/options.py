@@ -50,6 +50,9 @@ EvalEvery = Annotated[int | None, of_run(help="Test every so many rounds. Defaul
 AverageLast = Annotated[int | None, of_run(help="Average the cluster model's accuracy over the last rounds.")]
 Keep = Annotated[str | None, of_run(
     help="Keep the last round's models, or the best round's by validation rows (with --set rows=fit). Default: last.")]
+Uplink = Annotated[str | None, of_training(
+    metavar="CHAIN", help="What answers pass on their way out of a client, joined by +: clip:NORM, topk:SHARE,"
+                          " quantise:8 or quantise:16. Default: nothing.")]
 FineTune = Annotated[int | None, of_training(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
 Setting = Annotated[list[str] | None, of_training(
     "--set", metavar="NAME=VALUE", help="A setting of the method; may be given several times.")]

@@ -37,6 +37,7 @@ from umbel.cli.options import (
     Setting,
     Shuffle,
     TestMode,
+    Uplink,
     Workers,
     of_run,
 )
@@ -54,8 +55,8 @@ def run(
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None, engine: Engine = None, device: Device = None,
     precision: Precision = None, workers: Workers = None, eval_every: EvalEvery = None,
-    average_last: AverageLast = None, fine_tune: FineTune = None, keep: Keep = None, setting: Setting = None,
-    out: Out = None,
+    average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None,
+    setting: Setting = None, out: Out = None,
     resume: Annotated[bool, of_run("--resume", help="Go on with the run in --out where it stopped, or with --rounds"
                                                     " beyond its end.")] = False,
     quiet: Quiet = False,
@@ -65,6 +66,8 @@ def run(
     METHOD is a name (`umbel list methods`) or a file, recipe.toml; options come on top of what the file says.
 
     Example: umbel run fedavg --data digits --scenario rotation-4 --clients 12
+
+    With answers of a quarter of the bytes: umbel run fedavg --uplink quantise:8
     """
     typed = locals()
     from umbel.cli import sessions
@@ -83,7 +86,8 @@ def compare(
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
     eval_every: EvalEvery = None, average_last: AverageLast = None,
-    fine_tune: FineTune = None, keep: Keep = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
+    fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None, setting: Setting = None, out: Out = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same partitions, first weights, cohorts and batches; show them side by side.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from umbel.errors import UmbelError
-from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Reply, Rows, UpTo, register
+from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Release, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
@@ -86,12 +86,19 @@ class_vectors = register(Plain(
 """One SVD of each class's raw pixels (PACFL's code, FLAG)."""
 
 
-def _count(net: Model, client: Client) -> Reply:
-    return Reply({"counts": torch.bincount(kinds_of(net, client.y).cpu(), minlength=net.classes)})
+def _count(net: Model, client: Client) -> Release:
+    """A row more or less moves one count by one."""
+    counts = torch.bincount(kinds_of(net, client.y).cpu(), minlength=net.classes)
+    return Release({"counts": counts.double()}, sensitivity=1.0)
+
+
+def _counted(net: Model, statistic: Tree) -> Reply:
+    return Reply({"counts": statistic["counts"].round().clamp(min=0).long()})
 
 
 class_counts = register(Plain(
-    "class_counts", _count, answers=lambda net, **_: {"counts": Leaf((net.classes,), torch.int64)}))
+    "class_counts", _count, answers=lambda net, **_: {"counts": Leaf((net.classes,), torch.int64, least=0)},
+    after=_counted))
 """How many rows of each class a client holds (FLAG's weights)."""
 
 
@@ -143,6 +150,6 @@ losses = register(Rows(
 """Mean loss of each of k models (IFCA)."""
 
 votes = register(Rows(
-    "votes", _row_losses, _votes, answers=lambda net, k, **_: {"votes": Leaf((k,), torch.int64), "size": COUNT},
-    options=("k",)))
+    "votes", _row_losses, _votes, options=("k",),
+    answers=lambda net, k, **_: {"votes": Leaf((k,), torch.int64, least=0), "size": COUNT}))
 """How many rows each of k models fits best (FedSoft)."""

@@ -9,7 +9,8 @@ from torch import Tensor
 from umbel import tree
 from umbel.tree import Tree
 
-KINDS = {str(kind): kind for kind in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)}
+KINDS = {str(kind): kind for kind in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32,
+                                      torch.int16, torch.uint8, torch.bool)}
 
 
 def send(pipe: IO[bytes], header: dict[str, Any], values: Tree) -> None:

@@ -24,6 +24,7 @@ from umbel.engines.local import LocalClients
 from umbel.engines.on_disk import write_clients
 from umbel.federation.door import Answered, Call
 from umbel.federation.tasks import Loop
+from umbel.federation.uplink import written
 from umbel.nets.model import Model
 from umbel.tree import Tree
 
@@ -31,9 +32,11 @@ AHEAD = 2  # jobs of a worker: it finds the next one in its pipe when it has ans
 PIPE = 2**20  # bytes: a model passes in a few pieces, where the system allows it
 
 
-def can_leave_home(net: Model, task: Loop) -> bool:
-    """Whether another process can build the model and look up the task by their names alone."""
-    return net.registered and task.begin.__module__.startswith("umbel.")
+def can_leave_home(net: Model, call: Call) -> bool:
+    """Whether another process can build the model and look up task and uplinks by their names alone."""
+    assert isinstance(call.task, Loop)
+    homes = [call.task.begin.__module__, *(type(uplink).__module__ for uplink in call.uplinks)]
+    return net.registered and all(home.startswith("umbel.") for home in homes)
 
 
 class Worker:
@@ -98,7 +101,7 @@ class Crew:
         remembered = {name: page[name] for name in declared if name in page}
         values |= {"memory": remembered} if remembered else {}
         header = {"task": call.task.name, "client": i, "round": call.cohort.round, "phase": call.cohort.phase,
-                  "work": list(call.work), "options": call.options}
+                  "work": list(call.work), "options": call.options, "uplinks": written(call.uplinks)}
         worker = self.free.get()
         try:
             answer = worker.ask(header, values, call.shared)

@@ -12,6 +12,7 @@ from umbel.data.clients import IntArray, Population, Work, batches, rows_of
 from umbel.errors import UmbelError
 from umbel.federation.door import Answered, Call, Cohort, Federation, one_thread
 from umbel.federation.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
+from umbel.federation.uplink import Uplink, depart, released
 from umbel.nets.model import Batch, Model
 from umbel.seeds import generator
 from umbel.tree import Tree
@@ -118,16 +119,19 @@ class LocalClients:
         inputs = call.inputs(torch.tensor([position]))
         inputs = tree.to({**call.shared, **tree.take(inputs, 0)}, self.device)
         with one_thread(), torch.no_grad():
-            reply = self._do(net, call.task, i, call.cohort, call.work, inputs, call.options)
+            reply = self._do(net, call.task, i, call.cohort, call.work, inputs, call.options, call.uplinks)
+            send = depart(tree.each(lambda leaf: leaf[None], reply.send), call, torch.tensor([position]))
         self.diary.write(self.population.names[i], call.cohort.round, reply.keep)
-        return reply.send
+        return tree.take(send, 0)
 
     def _do(self, net: Model, task: Task, i: int, cohort: Cohort, work: Work, inputs: Tree,
-            options: dict[str, Any]) -> Reply:
+            options: dict[str, Any], uplinks: tuple[Uplink, ...] = ()) -> Reply:
+        """What a client replies. What a `become` gives is for its own use, and meets no uplinks: it never travels."""
         rows = self.rows(i, work.rows)
         memory = self.memory(i, cohort.round, task, net)
         if isinstance(task, Plain):
-            return task.function(net, self.client(i, rows, 0, memory, with_rows=True), **inputs, **options)
+            done = task.function(net, self.client(i, rows, 0, memory, with_rows=True), **inputs, **options)
+            return released(net, task, done, options, uplinks)
         if isinstance(task, Rows):
             trained = work._replace(rows="train")
             for name in options.get("become", ()):

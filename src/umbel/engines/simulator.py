@@ -20,6 +20,7 @@ from umbel.engines.steps import LONG, Recorded, Step, Steps, kind
 from umbel.errors import UmbelError
 from umbel.federation.door import Answered, Call, Silent, one_thread
 from umbel.federation.tasks import TASKS, Client, Loop, Rows
+from umbel.federation.uplink import depart
 from umbel.nets.model import Batch, Model
 from umbel.tree import Held, Tree
 
@@ -73,7 +74,7 @@ class Simulator(LocalEngine):
 
     def _worth_a_crew(self, call: Call) -> bool:
         """More than five seconds of training on one core, by a rule that knows the work and not the machine."""
-        if self.workers < 2 or self.device.type != "cpu" or not can_leave_home(self.net, call.task):  # type: ignore[arg-type]
+        if self.workers < 2 or self.device.type != "cpu" or not can_leave_home(self.net, call):
             return False
         rows = [len(self.clients.rows(i, call.work.rows)) for i in call.cohort.ids.tolist()]
         batch = call.work.batch or max(rows, default=1)
@@ -91,6 +92,7 @@ class Simulator(LocalEngine):
             chosen = longest_first[start : start + width]
             with one_thread(), torch.no_grad():  # on a CPU, threads slow small steps down and change the last bits
                 send = self._side_by_side(call, chosen, [plans[position] for position in chosen])
+                send = depart(send, call, torch.tensor(chosen))
             yield Answered(torch.tensor(chosen), send)
 
     def _side_by_side(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Tree:
@@ -197,7 +199,8 @@ class Simulator(LocalEngine):
                 at = torch.searchsorted(needed, rows).to(self.device)
                 own = tree.each(partial(torch.index_select, dim=axis, index=at), known)
                 reply = call.task.finish(self.net, own, **call.options)  # type: ignore[union-attr]
-                yield Answered(torch.tensor([position]), tree.stack([reply.send]))
+                alone = torch.tensor([position])
+                yield Answered(alone, depart(tree.stack([reply.send]), call, alone))
 
     def _own_rows(self, call: Call, position: int) -> Tensor:
         return torch.from_numpy(self.clients.rows(int(call.cohort.ids[position]), call.work.rows))
@@ -227,7 +230,8 @@ class Simulator(LocalEngine):
         first, *rest = (TASKS[name] for name in call.options["become"])
         work = call.work._replace(rows="train")
         options = {name: value for name, value in call.options.items() if name != "become"}
-        start = call._replace(task=first, work=work, options=options if isinstance(first, Loop) else {})
+        start = call._replace(task=first, work=work, options=options if isinstance(first, Loop) else {},
+                              uplinks=())  # these models never travel
         for chunk in self.perform(start):
             assert isinstance(chunk, Answered)
             models = {"model": chunk.send["model"]}

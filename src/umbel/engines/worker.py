@@ -16,6 +16,7 @@ from umbel.engines.codec import receive, send
 from umbel.engines.on_disk import clients_from
 from umbel.federation.door import Call, Cohort
 from umbel.federation.tasks import TASKS
+from umbel.federation.uplink import parse
 from umbel.tree import Tree
 
 
@@ -34,7 +35,8 @@ def main(folder: str) -> None:
         each = {key: leaf[None] if torch.is_tensor(leaf) else tree.stack([leaf])
                 for key, leaf in values.get("inputs", {}).items()}
         clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
-        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options)
+        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options,
+                    parse(header["uplinks"]))
         sent = clients.answer(net, call, 0)
         kept = clients.diary.pages.get(name, {}).get(header["round"], {})
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so

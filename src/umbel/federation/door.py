@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from html import escape
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -26,6 +26,7 @@ from umbel.federation.ledger import Ledger, Line
 from umbel.federation.phases import TRAIN
 from umbel.federation.provenance import Provenance
 from umbel.federation.tasks import Leaf, Task, UpTo, refuse_unknown_options
+from umbel.federation.uplink import Uplink, arrive, promises
 from umbel.nets.model import Model
 from umbel.tree import Held, Ragged, Tree
 
@@ -47,6 +48,7 @@ class Call(NamedTuple):
     shared: Tree  # everybody receives this
     each: Tree  # position p receives row p of this; values may be `Held`
     options: dict[str, Any]  # static: part of what the task is
+    uplinks: tuple[Uplink, ...] = ()  # what answers pass on their way out
 
     def inputs(self, positions: Tensor) -> Tree:
         """The rows of `each` for some positions, stacked."""
@@ -55,6 +57,13 @@ class Call(NamedTuple):
             else tree.take(value, positions) if isinstance(value, dict) else value[positions]
             for name, value in self.each.items()
         }
+
+    def received(self, positions: Tensor) -> Tree:
+        """The model that some positions were sent, stacked, or nothing: what uplinks measure an answer against."""
+        if "model" in self.each:
+            return self._replace(each={"model": self.each["model"]}).inputs(positions)
+        model = {"model": self.shared["model"]} if "model" in self.shared else {}
+        return tree.each(lambda leaf: leaf.expand(len(positions), *leaf.shape), model)
 
 
 class Answered(NamedTuple):
@@ -105,6 +114,7 @@ class Federation(ABC):
         self.provenance = Provenance()  # where it comes from; set by whoever builds it
         self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
         self.workers = 1  # processes that an engine may share the work with
+        self.uplinks: tuple[Uplink, ...] = ()  # what every answer passes on its way out of a client
         self._watch: Watch = lambda phase, done, asked: None
         self._allowed = {"train", "fit", "validation"}
 
@@ -169,14 +179,15 @@ class Federation(ABC):
             each: Tree | None = None, **options: Any) -> Heard:
         """Ask every client of the cohort to do `task`; all receive `shared`, position p receives row p of `each`."""
         refuse_unknown_options(task, options)
-        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options)
+        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options, self.uplinks)
         if call.work.rows not in self._allowed:
             allowed = ", ".join(sorted(self._allowed))
             raise UmbelError(f"A method may ask for the rows {allowed}. Got '{call.work.rows}' instead.")
         started = time.perf_counter()
         names = [self.names[i] for i in cohort.ids.tolist()]
         self._bill_down(call, names)
-        expected = task.answers(self.net, **options)
+        stages = promises(self.net, call)
+        expected = stages[0]
         answers: Tree = {}
         heard = torch.zeros(len(cohort.ids), dtype=torch.bool)
         lost: dict[str, str] = {}
@@ -186,10 +197,15 @@ class Federation(ABC):
                 lost[names[chunk.position]] = chunk.reason
                 done += 1
             else:
-                good, reasons = _check(chunk, expected)
-                lost |= {names[position]: reason for position, reason in reasons.items()}
+                good, reasons = _check(chunk, stages[-1])
                 if len(good.positions):
                     self._bill_up(call, names, good)
+                if call.uplinks and len(good.positions):
+                    undone = arrive(good.send, call, good.positions, stages)
+                    good, more = _check(Answered(good.positions, undone), expected)
+                    reasons |= more
+                lost |= {names[position]: reason for position, reason in reasons.items()}
+                if len(good.positions):
                     _place(answers, good, expected, len(heard))
                     heard[good.positions] = True
                 done += len(chunk.positions)
@@ -244,23 +260,39 @@ def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
     """Part a chunk into what can be believed and, by position, why the rest cannot."""
     if fault := _misfit(chunk.send, expected):
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
-    floats = [leaf for leaf in tree.named(chunk.send).values() if leaf.is_floating_point()]
+    leaves = tree.named(chunk.send)
+    rules = _rules(leaves, tree.named(expected))
     with one_thread():  # a second one would wait for a core while other processes train
-        if _all_finite([leaf.sum() for leaf in floats]):  # NaN and infinity outlast a sum
+        sound = [leaf.sum().isfinite() for leaf in leaves.values() if leaf.is_floating_point()]  # NaN outlasts a sum
+        if _all_true([*sound, *(fits(leaves[name]).all() for name, _, fits in rules if fits is not torch.isfinite)]):
             return chunk, {}
-        finite = torch.ones(len(chunk.positions), dtype=torch.bool)
-        for leaf in floats:
-            finite &= leaf.isfinite().reshape(len(leaf), leaf[0].numel()).all(1).cpu()
-    reasons = {int(position): "not finite" for position in chunk.positions[~finite]}
-    kept = tree.each(lambda leaf: leaf[finite.to(leaf.device)], chunk.send)
-    return Answered(chunk.positions[finite], kept), reasons
+        good = torch.ones(len(chunk.positions), dtype=torch.bool)
+        reasons: dict[int, str] = {}
+        for name, reason, fits in rules:
+            fine = fits(leaves[name]).reshape(len(good), leaves[name][0].numel()).all(1).cpu()
+            reasons |= {int(position): reason for position in chunk.positions[good & ~fine]}
+            good &= fine
+    kept = tree.each(lambda leaf: leaf[good.to(leaf.device)], chunk.send)
+    return Answered(chunk.positions[good], kept), reasons
 
 
-def _all_finite(numbers: list[Tensor]) -> bool:
-    """Of single numbers: one wait for each device, not one for each number."""
-    devices = {number.device for number in numbers}
-    return all(bool(torch.stack([number for number in numbers if number.device == device]).isfinite().all())
-               for device in devices)
+def _rules(leaves: Mapping[str, Tensor],
+           promised: Mapping[str, Any]) -> list[tuple[str, str, Callable[[Tensor], Tensor]]]:
+    """Name of a leaf, why it is not believed, and what must hold of all its numbers."""
+    rules: list[tuple[str, str, Callable[[Tensor], Tensor]]] = [
+        (name, "not finite", torch.isfinite) for name, leaf in leaves.items() if leaf.is_floating_point()]
+    for name, leaf in promised.items():
+        if leaf.least is not None:
+            rules.append((name, f"{name} is below {leaf.least}", partial(torch.ge, other=leaf.least)))
+        if leaf.most is not None:
+            rules.append((name, f"{name} is above {leaf.most}", partial(torch.le, other=leaf.most)))
+    return rules
+
+
+def _all_true(flags: list[Tensor]) -> bool:
+    """Of single flags: one wait for each device, not one for each flag."""
+    devices = {flag.device for flag in flags}
+    return all(bool(torch.stack([flag for flag in flags if flag.device == device]).all()) for device in devices)
 
 
 def _misfit(send: Any, expected: Any, path: str = "answer") -> str | None:

@@ -39,6 +39,14 @@ class Reply(NamedTuple):
     keep: Tree = {}  # noqa: RUF012 (never written to)
 
 
+class Release(NamedTuple):
+    """A statistic of a client's rows, on its way out: uplinks act on it before the task's `after` finishes it."""
+
+    statistic: Tree
+    sensitivity: float  # how far one row can move it, L2 over all its numbers
+    kept: Tree = {}  # noqa: RUF012 (never written to)
+
+
 class UpTo(NamedTuple):
     """An axis whose length differs between clients, with its bound."""
 
@@ -50,12 +58,14 @@ class Leaf(NamedTuple):
 
     shape: tuple[int | UpTo, ...] = ()
     dtype: torch.dtype = torch.float32
+    least: float | None = None  # no number may be below ...
+    most: float | None = None  # ... or above
 
 
 Answers: TypeAlias = Callable[..., Tree]  # (net, **options) -> tree of Leaf
 Memory: TypeAlias = Callable[[Model, int], Tree]  # (net, run seed) -> what a client remembers before it was ever asked
 
-COUNT = Leaf((), torch.int64)
+COUNT = Leaf((), torch.int64, least=0)
 
 
 def like(params: Params) -> Tree:
@@ -108,13 +118,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Plain:
-    """A function of one client and all its rows."""
+    """A function of one client and all its rows. Where it returns a release, `after` makes a reply of it."""
 
     name: str
-    function: Callable[..., Reply]  # (net, client, **inputs, **options)
+    function: Callable[..., Reply | Release]  # (net, client, **inputs, **options)
     answers: Answers = a_model
     memory: Memory = nothing
     options: tuple[str, ...] = ()  # what `fed.map` may be given for it beside its inputs
+    after: Callable[..., Reply] | None = None  # (net, statistic, **options), at the client
 
 
 Task: TypeAlias = Loop | Rows | Plain

@@ -43,6 +43,7 @@ CONFIG: dict[str, str | int | float] = {
     "seed": 0,
     "eval-every": 1,
     "fine-tune": 0,  # epochs of fine-tuning before the last evaluation
+    "uplink": "",  # what answers pass on their way out of a site, as in "topk:0.1+quantise:8"
     "model": "mlp",  # a registered name; with a model of your own, give both apps model=...
     "shape": "1x28x28",  # of one image: channels x height x width
     "classes": 10,
@@ -133,7 +134,8 @@ def _print_changes(done: Round, names: list[str], before: dict[str, int], consol
     return now
 
 
-IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "settings")  # of an Experiment
+IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "uplink",
+             "settings")  # of an Experiment
 
 
 def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None, clock: Clock | None) -> Session:
@@ -164,7 +166,7 @@ def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | Non
             raise UmbelError(f"The run in {path} was not run on sites: resume it with umbel run --resume.")
         if (path / "result.json").exists():
             raise UmbelError(f"The run in {path} is finished: there is nothing to resume.")
-        experiment = Experiment(engine="flower", **{name: recipe[name] for name in IN_RECIPE})
+        experiment = Experiment(engine="flower", **{name: recipe[name] for name in IN_RECIPE if name in recipe})
         net = model or model_of(recipe)
         fed = Sites.again(path, net, grid, experiment.seed, patience=_patience(config), clock=clock)
         saved = folder.load(experiment.algorithm().state)

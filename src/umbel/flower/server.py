@@ -23,6 +23,7 @@ from httpx import HTTPError
 from umbel import tree
 from umbel.federation.door import Answered, Call, Cohort, Federation, Heard, NobodyAnswered, Silent
 from umbel.federation.tasks import Task
+from umbel.federation.uplink import promises
 from umbel.flower.wire import NAME, WORDS, Parcels, Unbelievable, asked, digest, fingerprint, promised, shown
 from umbel.flower.wire import words as words_of
 from umbel.nets.model import Model
@@ -149,7 +150,7 @@ class FlowerFederation(Federation):
         places: dict[str, list[int]] = {}
         for position, client in enumerate(call.cohort.ids.tolist()):
             places.setdefault(self.names[client], []).append(position)
-        parcels, expected = Parcels(call), call.task.answers(self.net, **call.options)
+        parcels, expected = Parcels(call), promises(self.net, call)[-1]
         messages, owner = {}, {}
         for name, positions in places.items():
             if name in self._late or name not in self.nodes:

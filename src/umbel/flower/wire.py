@@ -22,14 +22,16 @@ from umbel import tree
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
 from umbel.federation.door import Call, Cohort
-from umbel.federation.tasks import COUNT, TASKS, Leaf, UpTo
+from umbel.federation.tasks import TASKS, Leaf, UpTo
+from umbel.federation.uplink import parse, written
 from umbel.nets.model import Model
 from umbel.tree import Held, Tree
 
 WORDS = "words"  # the record of plain words in every message
 HEADER = 256  # bytes: more than numpy writes before an array's numbers
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client or a run: also a folder's name
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "int32": torch.int32,
+          "int16": torch.int16, "uint8": torch.uint8}
 LONGEST = 300  # letters of a sentence from outside that are shown
 
 
@@ -123,7 +125,7 @@ def digest(records: Mapping[str, Any]) -> str:
 def promised(arrays: object, expected: Tree) -> Tree:
     """The tensors of an answer that has the names and at most the bytes that its task promised.
 
-    Shapes, types and finite numbers are checked by `Federation.map`, for every engine alike.
+    Shapes, types and numbers are checked by `Federation.map`, for every engine alike.
     """
     leaves: dict[str, Leaf] = tree.named(expected)  # type: ignore[assignment]
     if not isinstance(arrays, ArrayRecord) or set(arrays) != set(leaves):
@@ -131,11 +133,7 @@ def promised(arrays: object, expected: Tree) -> Tree:
     for name, leaf in leaves.items():
         if len(arrays[name].data) > most(leaf):
             raise Unbelievable(f"has {len(arrays[name].data):,} bytes for '{name}', at most {most(leaf):,} are due")
-    answer = tensors(arrays)
-    for name, tensor in tree.named(answer).items():
-        if leaves[name] == COUNT and tensor.dim() == 0 and int(tensor) < 0:
-            raise Unbelievable(f"counts below zero in '{name}'")
-    return answer
+    return tensors(arrays)
 
 
 def most(leaf: Leaf) -> int:
@@ -174,7 +172,8 @@ class Parcels:
 def asked(call: Call, jobs: int) -> str:
     """What a call is beside its inputs, as JSON."""
     return json.dumps({"task": call.task.name, "round": call.cohort.round, "phase": call.cohort.phase,
-                       "work": list(call.work), "options": call.options, "jobs": jobs})
+                       "work": list(call.work), "options": call.options, "uplinks": written(call.uplinks),
+                       "jobs": jobs})
 
 
 def call_from(about: str, content: RecordDict) -> Call:
@@ -197,4 +196,5 @@ def call_from(about: str, content: RecordDict) -> Call:
     cohort = Cohort(torch.zeros(jobs, dtype=torch.long), int(facts["round"]), str(facts["phase"]))
     epochs, steps, batch, rows = facts["work"]
     work = Work(int(epochs), int(steps), int(batch), str(rows))
-    return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options)
+    return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options,
+                parse(str(facts["uplinks"])))

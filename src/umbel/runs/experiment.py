@@ -80,6 +80,7 @@ class Experiment:
     average_last: int = rule_of("average_last")
     fine_tune: int | None = rule_of("fine_tune")
     keep: str = rule_of("keep")
+    uplink: str = rule_of("uplink")
     settings: Mapping[str, Any] = field(default_factory=dict)  # the method's hyper-parameters
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
@@ -98,6 +99,7 @@ class Experiment:
         events.moves("join", self.join)
         events.moves("leave", self.leave)
         object.__setattr__(self, "settings", typed(ALGORITHMS[self.method], self.settings))
+        object.__setattr__(self, "uplink", self.options.uplink)
         self.options.check_for(self.algorithm())
 
     @property

@@ -18,6 +18,7 @@ from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
 from umbel.federation.tasks import TASKS
+from umbel.federation.uplink import parse
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
 from umbel.nets.standalone import Standalone
@@ -73,10 +74,12 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     state = replace(saved, state=saved.kept).on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
     newcomer = torch.tensor([len(known)])
+    fed.uplinks = parse(experiment.uplink)  # it is placed by what the others were
     try:
         state = algorithm.admit(fed, state, Cohort(newcomer, saved.round + 1, ADMIT))
     except NobodyAnswered as error:
         raise UmbelError(f"The client '{name}' could not be placed: {error}.") from error
+    fed.uplinks = ()  # what it makes of its model stays with it
     label = int(state.labels[-1])
     become = (*algorithm.own, *(["fine_tune"] if epochs else []))  # as evaluate does it, but the model comes out
     model: Held | Stack = Held(state.models, state.labels[newcomer])

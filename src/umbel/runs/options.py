@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError
+from umbel.federation.uplink import parse, written
 from umbel.fields import check, choice, number, refuse_unknown
 
 
@@ -19,6 +20,7 @@ class RunOptions:
     average_last: int = number(1, ge=1)  # rounds over which the cluster model's accuracy is averaged
     fine_tune: int | None = number(None, ge=0)  # epochs; as many as a round's unless given; 0 = leave it out
     keep: str = choice("last", "last", "best")  # which round's models are the result's; best = by validation rows
+    uplink: str = ""  # what answers pass on their way out, as in "topk:0.1+quantise:8"; uplinks themselves will do, too
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """A misspelt option is refused with the near spelling."""
@@ -26,7 +28,10 @@ class RunOptions:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        if isinstance(self.uplink, list | tuple):
+            object.__setattr__(self, "uplink", written(self.uplink))
         check(self, "the run")
+        object.__setattr__(self, "uplink", written(parse(self.uplink)))  # one chain is always written alike
 
     @classmethod
     def of(cls, recipe: Mapping[str, Any]) -> Self:

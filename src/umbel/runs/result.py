@@ -233,6 +233,7 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "clients": len(fed.names),
         "rounds": rounds,
         "fraction": options.fraction,
+        "uplink": options.uplink,
         "engine": about.setup.get("engine"),
         "device": fed.device.type,
         "precision": fed.net.precision,

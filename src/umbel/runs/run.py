@@ -13,6 +13,7 @@ from umbel.errors import UmbelError
 from umbel.federation import ledger
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import ADMIT, TRAIN
+from umbel.federation.uplink import parse
 from umbel.runs import evaluate
 from umbel.runs.checkpoint import Saved
 from umbel.runs.options import RunOptions
@@ -52,6 +53,7 @@ def rounds(algorithm: Algorithm, fed: Federation, *, saved: Saved | None = None,
 
 def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: Saved | None) -> Iterator[Round]:
     total = algorithm.pretrain + options.rounds
+    fed.uplinks = parse(options.uplink)
     waiting: dict[str, list[int]] = {}  # newcomers that could not be placed: name -> failures, round of the next try
     lost_in_a_row = 0
     if saved is None:

@@ -107,10 +107,12 @@ def result_lines(info: Mapping[str, Any]) -> list[str]:
     truth = f", ARI against the true groups {clusters['ari']:.2f}" if clusters["ari"] is not None else ""
     unplaced = f", {clusters['unplaced']} clients not placed" if clusters["unplaced"] else ""
     lost = f"  Answers lost: {', '.join(f'{n} {why}' for why, n in info['lost'].items())}." if info["lost"] else ""
+    uplink = [f"Uplink: {info['uplink']}."] if info.get("uplink") else []
     return [
         f"Clusters: {clusters['count']}{truth}{unplaced}.{lost}",
         *_why(clusters["why"]),
         f"Sent: {size(sent['down'])} to the clients, {size(sent['up'])} from them.",
+        *uplink,
         f"Time: {seconds['total']:.1f} s, {seconds['per_round']:.2f} s a round, on {info['device']}.",
     ]
 

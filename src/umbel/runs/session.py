@@ -1,7 +1,7 @@
 """A run in a folder, where every round is durable when it is handed out; and the verbs around it: run, resume, load."""
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from umbel.data.plans import load_plan, save_plan
 from umbel.errors import UmbelError
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
+from umbel.federation.uplink import Uplink, written
 from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
@@ -79,7 +80,8 @@ class Session:
             algorithm = algorithm or algorithm_of(str(recipe.get("method")), recipe.get("settings", {}),
                                                   fed.provenance.truth or ())
             options = RunOptions.of(recipe)
-            _refuse_other(out, recipe, plain(recipe_of(algorithm, fed.provenance, options)))
+            own = {**plain(asdict(options)), **recipe}  # a folder may be older than an option
+            _refuse_other(out, own, plain(recipe_of(algorithm, fed.provenance, options)))
             return cls._go_on(fed, algorithm, options, folder, rounds)
         except BaseException:
             folder.close()
@@ -175,19 +177,21 @@ def keep(result: Result, path: Path) -> Path:
 
 
 def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: float = 1.0, eval_every: int = 1,
-        average_last: int = 1, fine_tune: int | None = None, keep: str = "last", progress: bool = False,
-        out: str | Path | None = None, on_round: Watcher | None = None,
-        stop: Callable[[Round], bool] | None = None) -> Result:
+        average_last: int = 1, fine_tune: int | None = None, keep: str = "last",
+        uplink: str | Sequence[Uplink] = "", progress: bool = False, out: str | Path | None = None,
+        on_round: Watcher | None = None, stop: Callable[[Round], bool] | None = None) -> Result:
     """Run a method to its end and return what came of it.
 
     `algorithm` is a method, or the name of one with its defaults. `progress` shows a bar. `out` is a new folder in
     which every round is kept as it ends, so that `umbel.resume(out)` can go on after a kill; without it,
     `result.save(folder)` keeps the end. `on_round` is called after every round (a logger, say), and the run ends early
     when `stop(round)` is true. `keep="best"` keeps the round with the best validation score instead of the last.
+    `uplink` is what answers pass on their way out of a client, as in "topk:0.1+quantise:8" (docs/uplinks.md).
     """
     if isinstance(algorithm, str):
         algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or ())
-    options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep)
+    options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep,
+                         uplink if isinstance(uplink, str) else written(uplink))
     if out is not None:
         return play(Session.begin(fed, algorithm, options, Path(out)), progress, on_round, stop)
     return _in_memory(algorithm, fed, options, progress, on_round, stop)
