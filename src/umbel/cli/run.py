@@ -9,6 +9,7 @@ from umbel.cli.base import app
 from umbel.cli.options import (
     AverageLast,
     Batch,
+    Change,
     Clients,
     Data,
     DataDir,
@@ -47,7 +48,7 @@ def run(
     method: Annotated[str | None, typer.Argument(hidden=True, autocompletion=complete.methods)] = None,
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, partition: Partition = None,
     clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None, pooled: Pooled = None,
-    join: Join = None, leave: Leave = None,
+    join: Join = None, leave: Leave = None, change: Change = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None, engine: Engine = None,
     device: Device = None, precision: Precision = None, workers: Workers = None, eval_every: EvalEvery = None,
@@ -73,7 +74,7 @@ def run(
 def compare(
     methods: Annotated[list[str], typer.Argument(hidden=True, autocompletion=complete.methods)],
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
-    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None,
+    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, seed: Seed = None,
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,

@@ -34,7 +34,7 @@ def main(folder: str) -> None:
         each = {key: leaf[None] if torch.is_tensor(leaf) else tree.stack([leaf])
                 for key, leaf in values.get("inputs", {}).items()}
         clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
-        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options)
+        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options, header["now"])
         sent = clients.answer(net, call, 0)
         kept = clients.diary.pages.get(name, {}).get(header["round"], {})
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so

@@ -173,7 +173,8 @@ class Parcels:
 def asked(call: Call, jobs: int) -> str:
     """What a call is beside its inputs, as JSON."""
     return json.dumps({"task": call.task.name, "round": call.cohort.round, "phase": call.cohort.phase,
-                       "work": list(call.work), "options": call.options, "jobs": jobs})
+                       "work": list(call.work), "options": call.options, "jobs": jobs,
+                       "now": call.now})
 
 
 def call_from(about: str, content: RecordDict) -> Call:
@@ -196,4 +197,5 @@ def call_from(about: str, content: RecordDict) -> Call:
     cohort = Cohort(torch.zeros(jobs, dtype=torch.long), int(facts["round"]), str(facts["phase"]))
     epochs, steps, batch, rows = facts["work"]
     work = Work(int(epochs), int(steps), int(batch), str(rows))
-    return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options)
+    return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options,
+                int(facts.get("now", 0)))

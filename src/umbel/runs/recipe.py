@@ -29,7 +29,7 @@ def settings_of(algorithm: Algorithm) -> dict[str, Any]:
 
 def settable(kind: type[Algorithm]) -> list[str]:
     """Names a person may set: a method's own fields, then those of its local training."""
-    hidden = ("local", "truth")  # local is flattened; truth comes from the scenario alone
+    hidden = ("local", "truth", "truth_changes")  # local is flattened; the truth comes from the scenario alone
     own = [each.name for each in fields(kind) if each.name not in hidden]  # type: ignore[arg-type]
     return own + [each.name for each in fields(Local)]
 

@@ -76,7 +76,7 @@ class Session:
         try:
             recipe = read_toml(out / "recipe.toml")
             algorithm = algorithm or algorithm_of(str(recipe.get("method")), recipe.get("settings", {}),
-                                                  fed.provenance.truth or ())
+                                                  fed.provenance.truth or (), fed.provenance.truth_changes)
             options = RunOptions.of(recipe)
             _refuse_other(out, recipe, plain(recipe_of(algorithm, fed.provenance, options)))
             return cls._go_on(fed, algorithm, options, folder, rounds)
@@ -179,7 +179,7 @@ def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: f
     when `stop(round)` is true. `keep="best"` keeps the round with the best validation score instead of the last.
     """
     if isinstance(algorithm, str):
-        algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or ())
+        algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or (), fed.provenance.truth_changes)
     options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep)
     if out is not None:
         return play(Session.begin(fed, algorithm, options, Path(out)), progress, on_round, stop)
