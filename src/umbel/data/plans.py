@@ -198,7 +198,8 @@ def load_plan(path: str | Path) -> Plan:
             train, test = (_parts(file[f"{which}_rows"], file[f"{which}_ends"]) for which in ("train", "test"))
             truth, kinds = file["truth"], file["shift"].tolist()
             dealt = file.get("dealt")
-            if about["plan"] not in (1, SCHEMA) or not len(train) == len(test) == len(truth) == len(kinds):
+            each = [train, test, truth, kinds, *([] if dealt is None else [dealt])]
+            if about["plan"] not in (1, SCHEMA) or any(len(part) != len(train) for part in each):
                 raise ValueError
             events = tuple(_event(**event) for event in about["events"]) if about["plan"] == SCHEMA else ()
             return Plan(train, test, kinds, truth, about["classes"], about["test_mode"], about["facts"], events, dealt)
