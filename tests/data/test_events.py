@@ -95,14 +95,15 @@ def test_the_hash_counts_changes_where_there_are_some() -> None:
         digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
     assert people.hash == digest.hexdigest()
     one = CHANGES[0]
-    others = [one, one._replace(round=5), one._replace(group=2), one._replace(client=1), one._replace(train=numbers(10)),
-              one._replace(test=numbers(9), train=numbers(2)), one._replace(train=numbers(9, 2), test=numbers())]
+    others = [one, one._replace(round=5), one._replace(group=2), one._replace(client=1),
+              one._replace(train=numbers(10)), one._replace(test=numbers(9), train=numbers(2)),
+              one._replace(train=numbers(9, 2), test=numbers())]
     assert len({people.hash, *(three(changes=(each,)).hash for each in others)}) == 1 + len(others)
 
 
 def test_groups_that_change_are_not_pooled() -> None:
     """What a centralised oracle would be of clients that move is not said by anybody."""
-    with pytest.raises(UmbelError, match="Only groups that stay the same can be pooled.*in round 2"):
+    with pytest.raises(UmbelError, match=r"Only groups that stay the same can be pooled.*in round 2"):
         three(changes=CHANGES).pooled()
     assert len(three().pooled().train) == 2
 
@@ -185,7 +186,7 @@ def test_a_bad_event_is_refused_in_a_sentence(fields: dict[str, Any], sentence: 
 
 
 @pytest.mark.parametrize(("happen", "sentence"), [
-    ((Event("join", 2, 0), Event("join", 3, 0)), "A client comes once and goes once. Got two events 'join' of client 0"),
+    ((Event("join", 2, 0), Event("join", 3, 0)), "A client comes once and goes once. Got two events 'join'"),
     ((Event("leave", 2, 0), Event("join", 2, 0)), "A client goes after it came. Client 0 joins in round 2 and leaves"),
 ])
 def test_a_client_comes_once_and_then_goes(happen: tuple[Event, ...], sentence: str) -> None:
@@ -214,7 +215,7 @@ def test_a_bad_event_on_disk_is_refused_with_its_own_sentence(tmp_path: Path) ->
         arrays = dict(file)
     arrays["about"] = np.array(str(arrays["about"]).replace('"round": 3', '"round": -3'))
     np.savez(tmp_path / "plan.npz", **arrays)
-    with pytest.raises(UmbelError, match="The 'round' of an event must be at least 1. Got -3 instead."):
+    with pytest.raises(UmbelError, match=r"The 'round' of an event must be at least 1\. Got -3 instead"):
         load_plan(tmp_path / "plan.npz")
 
 
@@ -249,8 +250,9 @@ def test_one_spelling_looks_the_same(own: list[str], more: list[str]) -> None:
     """Chains in one spelling, and one on top of another, do to every pixel and label what the steps do in turn."""
     rows = np.arange(0, 40)
     x, y = made().x_train[rows], made().y_train[rows]
-    for short, long in ((shift.normal("+".join(own)), own), (shift.on_top("+".join(own), "+".join(more), y), own + more)):
-        seen, meant = shift.apply(short, x, y, rows), shift.apply("+".join(long), x, y, rows)
+    chain, behind = "+".join(own), "+".join(more)
+    for short, steps in ((shift.normal(chain), own), (shift.on_top(chain, behind, y), own + more)):
+        seen, meant = shift.apply(short, x, y, rows), shift.apply("+".join(steps), x, y, rows)
         assert all(map(np.array_equal, seen, meant))
         assert shift.normal(short) == short
 
@@ -303,7 +305,8 @@ def test_the_first_clients_change_and_join_the_group_that_they_are_like() -> Non
     assert happened("9@3:rotate:90", "rotation-4")[-1] == (3, 3, "", 0)
     assert happened("1@3:erode,2@5:rotate:90", "rotation-4") == [
         (3, 0, "erode", 4), (5, 0, "rotate:90+erode", 5), (5, 1, "rotate:180", 2)]
-    assert happened("1@5:rotate:270,1@3:rotate:90+erode", "rotation-4") == [(3, 0, "rotate:90+erode", 4), (5, 0, "erode", 5)]
+    assert happened("1@5:rotate:270,1@3:rotate:90+erode", "rotation-4") == [
+        (3, 0, "rotate:90+erode", 4), (5, 0, "erode", 5)]
     assert happened("2@3:erode", "iid") == [(3, 0, "erode", 1), (3, 1, "erode", 1)]
 
 
