@@ -9,6 +9,7 @@ from umbel.cli.base import app
 from umbel.cli.options import (
     AverageLast,
     Batch,
+    Change,
     Clients,
     Data,
     DataDir,
@@ -50,7 +51,7 @@ def run(
     method: Annotated[str | None, typer.Argument(hidden=True, autocompletion=complete.methods)] = None,
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, partition: Partition = None,
     clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None, pooled: Pooled = None,
-    join: Join = None, leave: Leave = None,
+    join: Join = None, leave: Leave = None, change: Change = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None, engine: Engine = None, device: Device = None,
@@ -79,7 +80,7 @@ def run(
 def compare(
     methods: Annotated[list[str], typer.Argument(hidden=True, autocompletion=complete.methods)],
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
-    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None,
+    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
     model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None,

@@ -4,7 +4,7 @@ A pool has each distinct (image, shift) once; clients are lists of row numbers i
 hundred clients share is stored, copied to a GPU and scored once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -18,6 +18,7 @@ from umbel.nets.objective import Objective, objective_of
 from umbel.seeds import generator
 
 IntArray = NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max  # the round in which a client goes that stays
 
 
 class Pool(NamedTuple):
@@ -36,6 +37,26 @@ class Work(NamedTuple):
     rows: str = "train"  # train = fit + validation; test is for evaluation only
 
 
+class Change(NamedTuple):
+    """From `round` on a client holds other rows, and belongs to this true group."""
+
+    round: int
+    client: int  # its position
+    train: IntArray  # rows of the pool
+    test: IntArray
+    group: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The clients in one round: who is there, what they hold, where they truly belong."""
+
+    present: NDArray[np.bool_]  # (n,)
+    train: list[IntArray]
+    test: list[IntArray]
+    truth: IntArray  # (n,)
+
+
 @dataclass(frozen=True)
 class Population:
     """The clients of a federation, as a scenario drew them."""
@@ -49,9 +70,15 @@ class Population:
     joins: IntArray | None = None  # (n,) the round in which each appears; None = all are there from the start
     leaves: IntArray | None = None  # (n,) the round from which each is gone; None = nobody goes
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the result says of the data: set, part, per_label ...
+    changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_of(self.objective))
+        for change in self.changes:
+            if change.round < 1 or not 0 <= change.client < len(self.train):
+                raise UmbelError("A change comes in round 1 or later, to one of the clients 0 to"
+                                 f" {len(self.train) - 1}. Got round {change.round}, client {change.client}.")
+        object.__setattr__(self, "changes", tuple(sorted(self.changes, key=lambda change: change.round)))
         if not self.names:
             width = max(3, len(str(len(self.train) - 1)))
             object.__setattr__(self, "names", [f"c{i:0{width}d}" for i in range(len(self.train))])
@@ -83,8 +110,13 @@ class Population:
 
     def in_order(self, order: IntArray) -> "Population":
         """The same clients in another order; names stay where they are: place 0 is still called c000."""
-        return replace(self, train=[self.train[i] for i in order], test=[self.test[i] for i in order],
-                       truth=self.truth[order])
+        place = np.argsort(order)
+        return replace(
+            self, train=[self.train[i] for i in order], test=[self.test[i] for i in order], truth=self.truth[order],
+            joins=None if self.joins is None else self.joins[order],
+            leaves=None if self.leaves is None else self.leaves[order],
+            changes=tuple(change._replace(client=int(place[change.client])) for change in self.changes),
+        )
 
     @property
     def tokens(self) -> bool:
@@ -99,8 +131,11 @@ class Population:
     @property
     def label_counts(self) -> IntArray:
         """(n, kinds) training rows of each client by label, after its shift (a swap changes labels), or by bin."""
-        counts = [np.bincount(self.kinds[rows], minlength=max(1, self.objective.groups)) for rows in self.train]
-        return np.stack(counts).astype(np.int64)
+        return np.stack([self.counted(rows) for rows in self.train])
+
+    def counted(self, rows: IntArray) -> IntArray:
+        """(kinds,) how many of these rows of the pool are of each label or bin."""
+        return np.bincount(self.kinds[rows], minlength=max(1, self.objective.groups)).astype(np.int64)
 
     def present(self, round: int) -> NDArray[np.bool_]:
         """(n,) who can be asked in this round."""
@@ -111,6 +146,28 @@ class Population:
             here &= self.leaves > round
         return here
 
+    @cached_property
+    def _changes_of(self) -> dict[int, list[int]]:
+        """The numbers of each client's changes, by round."""
+        of: dict[int, list[int]] = {}
+        for k, change in enumerate(self.changes):
+            of.setdefault(change.client, []).append(k)
+        return of
+
+    def change_of(self, i: int, round: int) -> int | None:
+        """The number of the change that client i lives under in this round; None before its first."""
+        past = [k for k in self._changes_of.get(i, ()) if self.changes[k].round <= round]
+        return past[-1] if past else None
+
+    def at(self, round: int) -> Moment:
+        """Who is there in this round, what they hold, and where they truly belong."""
+        train, test, truth = list(self.train), list(self.test), self.truth.copy()
+        for change in self.changes:
+            if change.round <= round:
+                train[change.client], test[change.client] = change.train, change.test
+                truth[change.client] = change.group
+        return Moment(self.present(round), train, test, truth)
+
     @property
     def hash(self) -> str:
         """Sixteen hex digits that change when any client's rows, shift or group changes."""
@@ -118,6 +175,9 @@ class Population:
         for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test):
             digest.update(str((array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
+        for change in self.changes:
+            digest.update(str((change.round, change.client, len(change.train), change.group)).encode())
+            digest.update(np.concatenate([change.train, change.test]).astype("<i8").data)
         return digest.hexdigest()
 
     def pooled(self) -> "Population":
@@ -125,6 +185,9 @@ class Population:
 
         Tests are unchanged in sum: a group's test set is the union of its members'.
         """
+        if self.changes:
+            raise UmbelError("Only groups that stay the same can be pooled, and here clients change in round"
+                             f" {self.changes[0].round}: leave out the changes, or the pooling.")
         groups = np.unique(self.truth)
         members = [np.flatnonzero(self.truth == group) for group in groups]
 
@@ -135,6 +198,15 @@ class Population:
             self.pool, union(self.train), union(self.test), groups, self.objective,
             names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True},
         )
+
+
+def truth_at(truth: Sequence[int], changes: Iterable[tuple[int, int, int]], round: int) -> tuple[int, ...]:
+    """The true groups in a round, of those at the start and of later changes, (round, client, group), by round."""
+    groups = list(truth)
+    for since, client, group in changes:
+        if since <= round:
+            groups[client] = group
+    return tuple(groups)
 
 
 def rows_of(train: IntArray, test: IntArray, kinds: IntArray, which: str, seed: int, name: str) -> IntArray:

@@ -4,20 +4,43 @@ import json
 import os
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from umbel.data import shift
-from umbel.data.clients import IntArray, Pool, Population
+from umbel.data.clients import NEVER, Change, IntArray, Pool, Population
 from umbel.data.partition import ClientRows
 from umbel.data.shift import Images
 from umbel.data.sources import Dataset
 from umbel.errors import UmbelError
+from umbel.fields import check, choice, number
 from umbel.nets.objective import objective_of
+
+SCHEMA = 2  # of the file; a plan of schema 1 has no events, and does not say how the partition alone groups
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens to one client while a run goes on. A change says what is other from its round on."""
+
+    kind: str = choice("change", "join", "leave", "change")
+    round: int = number(1, ge=1)
+    client: int = number(0, ge=0)  # its position in the plan
+    shift: str | None = None  # instead of the client's own, not on top of it
+    train: IntArray | None = None  # rows, counted as the plan's
+    test: IntArray | None = None
+    group: int | None = number(None, ge=0)  # its true group
+
+    def __post_init__(self) -> None:
+        check(self, "an event")
+        says = [self.shift, self.train, self.test, self.group]
+        if (self.kind == "change") == all(value is None for value in says):
+            raise UmbelError("A change says what changes, its shift, train, test or group, and a join or leave says"
+                             f" nothing of them. Got a {self.kind} of client {self.client} in round {self.round}.")
 
 
 @dataclass(frozen=True)
@@ -31,6 +54,47 @@ class Plan:
     classes: int
     test_mode: str
     facts: dict[str, Any]  # JSON; `groups` is 0 where there are no true groups
+    events: tuple[Event, ...] = ()
+    dealt: IntArray | None = None  # (clients,) the group by the partition alone, without shifts; None = not known
+
+    def __post_init__(self) -> None:
+        comings: dict[tuple[str, int], int] = {}
+        for event in self.events:
+            if event.client >= len(self.train):
+                raise UmbelError(f"The clients of this plan are 0 to {len(self.train) - 1}. Got an event of client"
+                                 f" {event.client}.")
+            if event.kind != "change" and comings.setdefault((event.kind, event.client), event.round) != event.round:
+                raise UmbelError(f"A client comes once and goes once. Got two events '{event.kind}' of client"
+                                 f" {event.client}.")
+        for (kind, client), round in comings.items():
+            if kind == "join" and comings.get(("leave", client), round + 1) <= round:
+                raise UmbelError(f"A client goes after it came. Client {client} joins in round {round} and leaves in"
+                                 f" round {comings['leave', client]}.")
+
+
+class _Holding(NamedTuple):
+    """What a client holds from a round on, as rows of the data set."""
+
+    round: int
+    client: int
+    shift: str
+    train: IntArray
+    test: IntArray
+    group: int
+
+
+def _holdings(plan: Plan) -> list[_Holding]:
+    """What everybody holds at the start, then what changes, by round; of one round only what counts in the end."""
+    start = [_Holding(0, i, *own) for i, own in
+             enumerate(zip(plan.shift, plan.train, plan.test, plan.truth.tolist(), strict=True))]
+    last = dict(enumerate(start))
+    later: dict[tuple[int, int], _Holding] = {}
+    for event in sorted((event for event in plan.events if event.kind == "change"), key=lambda event: event.round):
+        given = {name: value for name in ("shift", "train", "test", "group")
+                 if (value := getattr(event, name)) is not None}
+        last[event.client] = last[event.client]._replace(round=event.round, **given)
+        later[event.round, event.client] = last[event.client]
+    return [*start, *later.values()]
 
 
 def fingerprint(dataset: Dataset) -> str:
@@ -46,20 +110,53 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
     if plan.facts.get("data_hash") != fingerprint(dataset):
         drawn_on = plan.facts.get("data", "another data set")
         raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}. Got {dataset.label} instead.")
-    train: ClientRows = [np.empty(0, dtype=np.int64)] * len(plan.train)
+    holdings = _holdings(plan)
+    for holding in holdings[len(plan.train) :]:
+        _check_rows(holding, len(dataset.y_train) + len(dataset.y_test))
+    train: ClientRows = [np.empty(0, dtype=np.int64)] * len(holdings)
     test: ClientRows = list(train)
     pools: list[Pool] = []
     start = 0
-    for kind in dict.fromkeys(plan.shift):  # one pool for each kind of shift, one behind the other
-        members = [i for i, own in enumerate(plan.shift) if own == kind]
-        rows = np.unique(np.concatenate([part for i in members for part in (plan.train[i], plan.test[i])]))
-        for i in members:
-            train[i] = start + np.searchsorted(rows, plan.train[i])
-            test[i] = start + np.searchsorted(rows, plan.test[i])
+    for kind in dict.fromkeys(holding.shift for holding in holdings):  # one pool for each kind of shift, in a line
+        members = [k for k, holding in enumerate(holdings) if holding.shift == kind]
+        rows = np.unique(np.concatenate([part for k in members for part in (holdings[k].train, holdings[k].test)]))
+        for k in members:
+            train[k] = start + np.searchsorted(rows, holdings[k].train)
+            test[k] = start + np.searchsorted(rows, holdings[k].test)
         pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
         start += len(rows)
     pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
-    return Population(pool, train, test, plan.truth, objective_of(plan.classes), facts=plan.facts)
+    objective = objective_of(plan.classes)
+    if objective.classes and pool.y.max() >= plan.classes:
+        raise UmbelError(f"A swap is of labels in 0 .. {plan.classes - 1}. Got one that makes a label"
+                         f" {pool.y.max()}.")
+    n = len(plan.train)
+    changes = tuple(Change(holding.round, holding.client, train[k], test[k], holding.group)
+                    for k, holding in enumerate(holdings) if k >= n)
+    return Population(
+        pool, train[:n], test[:n], plan.truth, objective, facts=plan.facts, changes=changes,
+        joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER),
+    )
+
+
+def _rounds(plan: Plan, kind: str, otherwise: int) -> IntArray | None:
+    """The round in which each client joins or leaves; None where nobody does."""
+    found = {event.client: event.round for event in plan.events if event.kind == kind}
+    return np.array([found.get(i, otherwise) for i in range(len(plan.train))]) if found else None
+
+
+def _check_rows(holding: _Holding, size: int) -> None:
+    """Rows of a change are rows of the data set, some to train on and others to be tested on."""
+    def good(rows: IntArray) -> bool:
+        rows = np.asarray(rows)
+        whole = rows.ndim == 1 and len(rows) > 0 and np.issubdtype(rows.dtype, np.integer)
+        return whole and 0 <= int(rows.min()) <= int(rows.max()) < size
+
+    if not (good(holding.train) and good(holding.test)) or np.isin(holding.test, holding.train).any():
+        raise UmbelError(
+            f"A change leaves a client training rows and other rows to be tested on, numbers from 0 to {size - 1}."
+            f" Got other rows for client {holding.client} in round {holding.round}."
+        )
 
 
 def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
@@ -73,8 +170,13 @@ def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
 def save_plan(path: str | Path, plan: Plan) -> None:
     """Write a plan as npz; a file that is there already is replaced only when the new one is whole."""
     path = Path(path)
-    about = {"plan": 1, "classes": plan.classes, "test_mode": plan.test_mode, "facts": plan.facts}
+    events = [{name: np.asarray(value).tolist() if name in ("train", "test") and value is not None else value
+               for name, value in asdict(event).items()} for event in plan.events]
+    about = {"plan": SCHEMA, "classes": plan.classes, "test_mode": plan.test_mode, "facts": plan.facts,
+             "events": events}
     arrays: dict[str, Any] = {"truth": plan.truth, "shift": np.array(plan.shift), "about": np.array(json.dumps(about))}
+    if plan.dealt is not None:
+        arrays["dealt"] = plan.dealt
     for which, rows in (("train", plan.train), ("test", plan.test)):
         arrays[f"{which}_rows"] = np.concatenate(rows)
         arrays[f"{which}_ends"] = np.cumsum([len(part) for part in rows])
@@ -97,13 +199,24 @@ def load_plan(path: str | Path) -> Plan:
             about = json.loads(str(file["about"]))
             train, test = (_parts(file[f"{which}_rows"], file[f"{which}_ends"]) for which in ("train", "test"))
             truth, kinds = file["truth"], file["shift"].tolist()
-            if about["plan"] != 1 or not len(train) == len(test) == len(truth) == len(kinds):
+            dealt = file.get("dealt")
+            each = [train, test, truth, kinds, *([] if dealt is None else [dealt])]
+            if about["plan"] not in (1, SCHEMA) or any(len(part) != len(train) for part in each):
                 raise ValueError
-            return Plan(train, test, kinds, truth, about["classes"], about["test_mode"], about["facts"])
+            events = tuple(_event(**event) for event in about["events"]) if about["plan"] == SCHEMA else ()
+            return Plan(train, test, kinds, truth, about["classes"], about["test_mode"], about["facts"], events, dealt)
+    except UmbelError:
+        raise
     except FileNotFoundError:
         raise UmbelError(f"There is no partition file '{path}'.") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error):
         raise UmbelError(f"'{path}' must be a partition that umbel saved. It is another kind or cut short.") from None
+
+
+def _event(train: list[int] | None, test: list[int] | None, **rest: Any) -> Event:
+    """An event again, from JSON."""
+    rows = [None if part is None else np.array(part, dtype=np.int64) for part in (train, test)]
+    return Event(**rest, train=rows[0], test=rows[1])
 
 
 def _parts(rows: IntArray, ends: IntArray) -> ClientRows:

@@ -202,7 +202,7 @@ def draw(
         "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
         "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": fingerprint(dataset),
     }  # fmt: skip
-    return Plan(train, test, shifts, truth, dataset.classes, mode, facts)
+    return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
 
 
 def _values(name: str, given: Mapping[str, float], of: str) -> dict[str, Any]:

@@ -60,6 +60,41 @@ def felt(shift: str, y: IntArray) -> str:
     return "" if name == "swap" and not np.isin([int(label) for label in value.split("-")], y).any() else shift
 
 
+def normal(shift: str) -> str:
+    """The same shift in one spelling: swaps come last, and one that is undone is left out; turns add up to one, first.
+
+    Turning goes before or after erosion and dilation alike. With noise, which no turn moves, turns stay where they are.
+    """
+    looks: list[str] = []
+    swaps: list[str] = []
+    for step in filter(None, shift.split("+")):
+        name, _, value = step.partition(":")
+        if name != "swap":
+            looks.append(step)
+        elif swaps[-1:] == [same := f"swap:{'-'.join(sorted(value.split('-'), key=int))}"]:
+            swaps.pop()
+        else:
+            swaps.append(same)
+    if not any(step.startswith("noise:") for step in looks):
+        turn = sum(int(step.partition(":")[2]) for step in looks if step.startswith("rotate:")) % 360
+        looks = [f"rotate:{turn}"] * bool(turn) + [step for step in looks if not step.startswith("rotate:")]
+    return "+".join(looks + swaps)
+
+
+def grouped(shift: str) -> str:
+    """What of a shift makes groups, in one spelling: all but noise, which differs from client to client."""
+    return normal("+".join(step for step in shift.split("+") if not step.startswith("noise:")))
+
+
+def on_top(own: str, more: str, y: IntArray) -> str:
+    """A client's own shift and another on top of it, in one spelling; `y` are its labels before both."""
+    for step in more.split("+"):
+        swaps = [each for each in own.split("+") if each.startswith("swap:")]
+        _, labels = apply("+".join(swaps), y, y, y)  # a swap looks at no image
+        own = "+".join(filter(None, (own, felt(step, labels))))
+    return normal(own)
+
+
 def _erode(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:
     return ndimage.grey_erosion(x, size=NEIGHBOURS, mode="constant", cval=255), y  # white outside: never the smallest
 
@@ -71,6 +106,8 @@ def _dilate(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images,
 def _noise(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:
     """Gaussian, of standard deviation `value` x 255; drawn by row number and level, so alike at every client."""
     level = float(value)
+    if not 0 <= level <= 1:
+        raise UmbelError(f"The level of noise is from 0 to 1, where white is 1. Got {value} instead.")
     noisy = np.empty_like(x)
     for image, row, out in zip(x, rows, noisy, strict=True):
         grain = generator("noise", int(row), f"{level:g}").standard_normal(image.shape)

@@ -79,7 +79,7 @@ class Crew:
         """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""
         for worker in self.workers:
             worker.has_shared = False
-        size = [len(self.clients.rows(i, call.work.rows)) for i in call.cohort.ids.tolist()]
+        size = [len(self.clients.rows(i, call.work.rows, call.now)) for i in call.cohort.ids.tolist()]
         jobs = {self.threads.submit(self._ask, call, p): p for p in sorted(range(len(size)), key=lambda p: -size[p])}
         try:
             for job in as_completed(jobs):
@@ -101,7 +101,8 @@ class Crew:
         remembered = {name: page[name] for name in declared if name in page}
         values |= {"memory": remembered} if remembered else {}
         header = {"task": call.task.name, "client": i, "round": call.cohort.round, "phase": call.cohort.phase,
-                  "work": list(call.work), "options": call.options, "uplinks": written(call.uplinks)}
+                  "work": list(call.work), "options": call.options, "uplinks": written(call.uplinks),
+                  "now": call.now}
         worker = self.free.get()
         try:
             answer = worker.ask(header, values, call.shared)

@@ -69,21 +69,24 @@ class LocalClients:
             self.x = self.x.float() / 255  # four times the memory, two kernels less in every step
         self.y = torch.from_numpy(population.pool.y).to(device)
         self.diary = Diary()
-        self._cache: dict[tuple[int, str], IntArray] = {}
+        self._cache: dict[tuple[int, str, int | None], IntArray] = {}  # by client, kind of rows, change in force
 
-    def rows(self, i: int, which: str) -> IntArray:
-        """Rows of the pool that client i means by `which`."""
-        if (i, which) not in self._cache:
-            people = self.population
-            self._cache[i, which] = rows_of(
-                people.train[i], people.test[i], people.kinds, which, self.seed, people.names[i]
-            )
-        return self._cache[i, which]
+    def rows(self, i: int, which: str, now: int = 0) -> IntArray:
+        """Rows of the pool that client i means by `which` in round `now`."""
+        people = self.population
+        change = people.change_of(i, now)
+        if (i, which, change) not in self._cache:
+            train, test = (people.train[i], people.test[i]) if change is None else people.changes[change][2:4]
+            self._cache[i, which, change] = rows_of(train, test, people.kinds, which, self.seed, people.names[i])
+        return self._cache[i, which, change]
 
-    def plan(self, i: int, cohort: Cohort, work: Work) -> IntArray:
-        """The batches of client i in this round and phase, whoever computes them: (steps, size), -1 for no row."""
+    def plan(self, i: int, cohort: Cohort, work: Work, now: int = 0) -> IntArray:
+        """The batches of client i in this round and phase, whoever computes them: (steps, size), -1 for no row.
+
+        Rows are those of round `now`; `cohort.round` only seeds the draw. A signature always asks with round 0.
+        """
         rng = generator(self.seed, "batches", cohort.phase, cohort.round, self.population.names[i])
-        return batches(self.rows(i, work.rows), work, rng)
+        return batches(self.rows(i, work.rows, now), work, rng)
 
     def batches(self, plan: IntArray) -> Iterator[Batch]:
         """The batches of a plan, without padding; gathered some at a time, which is cheaper than one by one."""
@@ -119,15 +122,15 @@ class LocalClients:
         inputs = call.inputs(torch.tensor([position]))
         inputs = tree.to({**call.shared, **tree.take(inputs, 0)}, self.device)
         with one_thread(), torch.no_grad():
-            reply = self._do(net, call.task, i, call.cohort, call.work, inputs, call.options, call.uplinks)
+            reply = self._do(net, call.task, i, call.cohort, call.work, inputs, call.options, call.now, call.uplinks)
             send = depart(tree.each(lambda leaf: leaf[None], reply.send), call, torch.tensor([position]))
         self.diary.write(self.population.names[i], call.cohort.round, reply.keep)
         return tree.take(send, 0)
 
     def _do(self, net: Model, task: Task, i: int, cohort: Cohort, work: Work, inputs: Tree,
-            options: dict[str, Any], uplinks: tuple[Uplink, ...] = ()) -> Reply:
+            options: dict[str, Any], now: int, uplinks: tuple[Uplink, ...] = ()) -> Reply:
         """What a client replies. What a `become` gives is for its own use, and meets no uplinks: it never travels."""
-        rows = self.rows(i, work.rows)
+        rows = self.rows(i, work.rows, now)
         memory = self.memory(i, cohort.round, task, net)
         if isinstance(task, Plain):
             done = task.function(net, self.client(i, rows, 0, memory, with_rows=True), **inputs, **options)
@@ -137,9 +140,9 @@ class LocalClients:
             for name in options.get("become", ()):
                 become = TASKS[name]
                 chosen = options if isinstance(become, Loop) else {}
-                inputs = {"model": self._do(net, become, i, cohort, trained, inputs, chosen).send["model"]}
+                inputs = {"model": self._do(net, become, i, cohort, trained, inputs, chosen, now).send["model"]}
             return task.finish(net, values(net, task, inputs, *self.gather(rows)), **options)
-        plan = self.plan(i, cohort, work)
+        plan = self.plan(i, cohort, work, now)
         client = self.client(i, rows, len(plan), memory, with_rows=False)
         carry, fixed = task.begin(net, client, **inputs, **options)
         carry = tree.each(torch.clone, carry)  # the step's own, whatever begin took it from
@@ -163,6 +166,7 @@ class LocalEngine(Federation):
 
     def arrive(self, round: int) -> None:
         """A population knows when its clients come and go."""
+        super().arrive(round)
         self.online = torch.from_numpy(self.clients.population.present(round))
 
     def memory(self) -> tuple[Tree, dict[str, int]]:

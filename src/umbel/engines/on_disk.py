@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from umbel.data.clients import Pool, Population
+from umbel.data.clients import Change, Pool, Population
 from umbel.engines.local import LocalClients
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
@@ -22,10 +22,14 @@ def write_clients(folder: Path, people: Population, net: Model, seed: int) -> No
     rows: dict[str, Any] = {}
     for which, parts in (("train", people.train), ("test", people.test)):
         rows |= {which: np.concatenate(parts), f"{which}_ends": np.cumsum([len(part) for part in parts])}
+    changed = [part for change in people.changes for part in (change.train, change.test)]
+    rows |= {"changed": np.concatenate(changed) if changed else np.empty(0, dtype=np.int64),
+             "changed_ends": np.cumsum([len(part) for part in changed], dtype=np.int64)}
     np.savez(folder / "rows.npz", **rows)
     facts = {"names": people.names, "objective": net.objective.described(), "seed": seed, "model": net.name,
              "shape": net.shape, "precision": net.precision, "mean": net.mean.flatten().tolist(),
-             "std": net.std.flatten().tolist()}
+             "std": net.std.flatten().tolist(),
+             "changes": [[change.round, change.client, change.group] for change in people.changes]}
     (folder / "facts.json").write_text(json.dumps(facts))
 
 
@@ -33,9 +37,13 @@ def clients_from(folder: Path) -> tuple[LocalClients, Model]:
     """The population that the simulator wrote down; pixels are mapped, so all workers share one copy."""
     facts = json.loads((folder / "facts.json").read_text())
     with np.load(folder / "rows.npz", allow_pickle=False) as rows:
-        train, test = (np.split(rows[which], rows[f"{which}_ends"][:-1]) for which in ("train", "test"))
+        train, test, changed = (np.split(rows[which], rows[f"{which}_ends"][:-1])
+                                for which in ("train", "test", "changed"))
     objective = objective_of(facts["objective"])
     pool = Pool(np.load(folder / "x.npy", mmap_mode="c"), np.load(folder / "y.npy", mmap_mode="c"))
-    people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), objective, facts["names"])
+    changes = tuple(Change(round, client, changed[2 * k], changed[2 * k + 1], group)
+                    for k, (round, client, group) in enumerate(facts["changes"]))
+    people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), objective, facts["names"],
+                        changes=changes)
     net = build(facts["model"], tuple(facts["shape"]), objective, facts["mean"], facts["std"])
     return LocalClients(people, facts["seed"], torch.device("cpu")), replace(net, precision=facts["precision"])

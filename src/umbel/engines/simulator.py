@@ -76,7 +76,7 @@ class Simulator(LocalEngine):
         """More than five seconds of training on one core, by a rule that knows the work and not the machine."""
         if self.workers < 2 or self.device.type != "cpu" or not can_leave_home(self.net, call):
             return False
-        rows = [len(self.clients.rows(i, call.work.rows)) for i in call.cohort.ids.tolist()]
+        rows = [len(self.clients.rows(i, call.work.rows, call.now)) for i in call.cohort.ids.tolist()]
         batch = call.work.batch or max(rows, default=1)
         steps = sum(call.work.steps or call.work.epochs * -(-size // batch) for size in rows)
         return steps * (STEP + FLOP * 6 * self.net.parameters * batch) > WORTH
@@ -84,7 +84,7 @@ class Simulator(LocalEngine):
     # Training ---------------------------------------------------------------------------------------------------
 
     def _train(self, call: Call) -> Iterator[Answered]:
-        plans = [self.clients.plan(i, call.cohort, call.work) for i in call.cohort.ids.tolist()]
+        plans = [self.clients.plan(i, call.cohort, call.work, call.now) for i in call.cohort.ids.tolist()]
         longest_first = sorted(range(len(plans)), key=lambda position: -len(plans[position]))
         batch = max((plan.shape[1] for plan in plans), default=1)
         width = max(1, self.budget // footprint(self.net, batch, LONG if self.device.type == "cuda" else 1))
@@ -180,7 +180,7 @@ class Simulator(LocalEngine):
         if declared := call.task.memory(self.net, self.seed):
             pages = [self.clients.memory(i, call.cohort.round, call.task, self.net) for i in ids]
             memory = tree.stack([{name: page[name] for name in declared} for page in pages])
-        sizes = [len(self.clients.rows(i, call.work.rows)) for i in ids]
+        sizes = [len(self.clients.rows(i, call.work.rows, call.now)) for i in ids]
         size, steps = torch.tensor([sizes, [len(plan) for plan in plans]], device=self.device)
         none = torch.zeros(len(ids), 0, device=self.device)
         return Client(none, none, size, steps, memory)
@@ -203,7 +203,7 @@ class Simulator(LocalEngine):
                 yield Answered(alone, depart(tree.stack([reply.send]), call, alone))
 
     def _own_rows(self, call: Call, position: int) -> Tensor:
-        return torch.from_numpy(self.clients.rows(int(call.cohort.ids[position]), call.work.rows))
+        return torch.from_numpy(self.clients.rows(int(call.cohort.ids[position]), call.work.rows, call.now))
 
     def _values(self, call: Call, inputs: Tree, rows: Tensor) -> Tree:
         assert isinstance(call.task, Rows)

@@ -36,7 +36,7 @@ def main(folder: str) -> None:
                 for key, leaf in values.get("inputs", {}).items()}
         clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
         call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options,
-                    parse(header["uplinks"]))
+                    parse(header["uplinks"]), header["now"])
         sent = clients.answer(net, call, 0)
         kept = clients.diary.pages.get(name, {}).get(header["round"], {})
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so

@@ -49,6 +49,7 @@ class Call(NamedTuple):
     each: Tree  # position p receives row p of this; values may be `Held`
     options: dict[str, Any]  # static: part of what the task is
     uplinks: tuple[Uplink, ...] = ()  # what answers pass on their way out
+    now: int = 0  # the round whose rows clients hold; `cohort.round` is what their draws follow
 
     def inputs(self, positions: Tensor) -> Tree:
         """The rows of `each` for some positions, stacked."""
@@ -109,6 +110,7 @@ class Federation(ABC):
         self.seed = seed
         self.device = device  # where answers live; ids, labels and counts live on the CPU
         self.online = torch.ones(len(names), dtype=torch.bool)  # who can be asked now
+        self.now = 0  # the round that `arrive` was last told of: clients hold the rows of this one
         self.ledger = Ledger()
         self.lost: dict[str, str] = {}  # whose answers were lost, and why, since the round began
         self.provenance = Provenance()  # where it comes from; set by whoever builds it
@@ -125,6 +127,7 @@ class Federation(ABC):
     @abstractmethod
     def arrive(self, round: int) -> None:
         """Find out who can be asked in this round: `online`, and new `names` behind the old ones."""
+        self.now = round
 
     @abstractmethod
     def memory(self) -> tuple[Tree, dict[str, int]]:
@@ -179,7 +182,7 @@ class Federation(ABC):
             each: Tree | None = None, **options: Any) -> Heard:
         """Ask every client of the cohort to do `task`; all receive `shared`, position p receives row p of `each`."""
         refuse_unknown_options(task, options)
-        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options, self.uplinks)
+        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options, self.uplinks, self.now)
         if call.work.rows not in self._allowed:
             allowed = ", ".join(sorted(self._allowed))
             raise UmbelError(f"A method may ask for the rows {allowed}. Got '{call.work.rows}' instead.")

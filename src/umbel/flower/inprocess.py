@@ -150,10 +150,14 @@ class InProcessFlower(SimulatedFlower):
 
 
 def one(population: Population, i: int) -> Population:
-    """Client i alone, with its own rows."""
-    train, test = population.train[i], population.test[i]
-    rows = np.concatenate([train, test])
+    """Client i alone, with the rows that it holds at any time."""
+    mine = [change for change in population.changes if change.client == i]
+    parts = [population.train[i], population.test[i]]
+    parts += [part for change in mine for part in (change.train, change.test)]
+    rows = np.concatenate(parts)
     pool = Pool(np.asarray(population.pool.x[rows]), np.asarray(population.pool.y[rows]))
-    own = np.split(np.arange(len(rows)), [len(train)])
+    own = np.split(np.arange(len(rows)), np.cumsum([len(part) for part in parts])[:-1])
+    changes = tuple(change._replace(client=0, train=own[2 * k], test=own[2 * k + 1])
+                    for k, change in enumerate(mine, start=1))
     return Population(pool, [own[0]], [own[1]], population.truth[i : i + 1], population.objective,
-                      [population.names[i]])
+                      [population.names[i]], changes=changes)

@@ -73,6 +73,7 @@ class FlowerFederation(Federation):
 
     def arrive(self, round: int) -> None:
         """Look who is connected and ask unknown nodes who they are; new names follow the old ones, sorted."""
+        super().arrive(round)
         while self._renamed:
             self.nodes.pop(self._renamed.pop(), None)
         self._late.clear()

@@ -173,7 +173,7 @@ def asked(call: Call, jobs: int) -> str:
     """What a call is beside its inputs, as JSON."""
     return json.dumps({"task": call.task.name, "round": call.cohort.round, "phase": call.cohort.phase,
                        "work": list(call.work), "options": call.options, "uplinks": written(call.uplinks),
-                       "jobs": jobs})
+                       "jobs": jobs, "now": call.now})
 
 
 def call_from(about: str, content: RecordDict) -> Call:
@@ -197,4 +197,4 @@ def call_from(about: str, content: RecordDict) -> Call:
     epochs, steps, batch, rows = facts["work"]
     work = Work(int(epochs), int(steps), int(batch), str(rows))
     return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options,
-                parse(str(facts["uplinks"])))
+                parse(str(facts["uplinks"])), int(facts.get("now", 0)))

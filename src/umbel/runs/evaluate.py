@@ -92,11 +92,16 @@ def summary(clients: Scores) -> dict[str, Any]:
     }
 
 
+def ari(labels: Sequence[int], truth: Sequence[int]) -> float:
+    """The adjusted Rand index of clusters and true groups: 1 is perfect, 0 is chance."""
+    return float(adjusted_rand_score(truth, labels))
+
+
 def agreement(labels: Sequence[int], truth: Sequence[int]) -> dict[str, float]:
     """How far clusters and true groups agree: 1 is perfect; chance is 0 for the adjusted scores."""
     homogeneity, completeness, v_measure = homogeneity_completeness_v_measure(truth, labels)
     return {
-        "ari": float(adjusted_rand_score(truth, labels)),
+        "ari": ari(labels, truth),
         "ami": float(adjusted_mutual_info_score(truth, labels)),
         "homogeneity": float(homogeneity),
         "completeness": float(completeness),

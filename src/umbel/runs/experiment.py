@@ -6,11 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from torch import nn
 
 from umbel.algorithms import ALGORITHMS, Algorithm, Local
 from umbel.data import events, scenarios, sources
-from umbel.data.clients import Population
+from umbel.data.clients import NEVER, IntArray, Population
 from umbel.data.plans import Plan, load_plan, realise
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS, Dataset
@@ -33,15 +34,15 @@ RAW: Normalisation = ((0.0,), (1.0,))
 COMMON: Normalisation = ((0.5,), (0.5,))  # for a scenario that brings several data sets
 
 
-def algorithm_of(method: str, settings: Mapping[str, Any], truth: tuple[int, ...] = ()) -> Algorithm:
+def algorithm_of(method: str, settings: Mapping[str, Any], truth: tuple[int, ...] = (),
+                 truth_changes: tuple[tuple[int, int, int], ...] = ()) -> Algorithm:
     """A method by name, with its settings flat: its own, and those of its local training."""
     kind: Any = ALGORITHMS.find(method)
     values = typed(kind, settings)
     own = {each.name: each for each in fields(kind)}
     local = {each.name for each in fields(Local)}
     given = {name: value for name, value in values.items() if name not in local}
-    if "truth" in own:
-        given["truth"] = truth
+    given |= {name: value for name, value in (("truth", truth), ("truth_changes", truth_changes)) if name in own}
     training: Any = own["local"].default
     given["local"] = replace(training, **{name: value for name, value in values.items() if name in local})
     algorithm: Algorithm = kind(**given)
@@ -68,6 +69,7 @@ class Experiment:
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
+    change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
     model: str | None = None  # mlp for digits, lenet5 otherwise
     normalise: bool | None = None  # by the data set's mean and std; not for mlp, as in the Comparative Evaluation
     rounds: int = rule_of("rounds")
@@ -98,6 +100,7 @@ class Experiment:
             raise UmbelError(f"The scenario '{self.scenario}' brings its own data sets. Leave out data '{self.data}'.")
         events.moves("join", self.join)
         events.moves("leave", self.leave)
+        events.shifts(self.change)
         object.__setattr__(self, "settings", typed(ALGORITHMS[self.method], self.settings))
         object.__setattr__(self, "uplink", self.options.uplink)
         self.options.check_for(self.algorithm())
@@ -129,9 +132,10 @@ class Experiment:
             settings=settings_of(algorithm),
         )
 
-    def algorithm(self, truth: tuple[int, ...] = ()) -> Algorithm:
+    def algorithm(self, truth: tuple[int, ...] = (),
+                  truth_changes: tuple[tuple[int, int, int], ...] = ()) -> Algorithm:
         """The method with its settings; one that declares `truth` is told the true groups here, and only here."""
-        return algorithm_of(self.method, self.settings, truth)
+        return algorithm_of(self.method, self.settings, truth, truth_changes)
 
     def draw(self, folder: Path | None = None) -> tuple[Plan, Dataset]:
         """Who holds what, and the data it speaks of. `folder` is where data sets are looked for first."""
@@ -147,17 +151,28 @@ class Experiment:
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None,
               workers: int = 1) -> tuple[Federation, Algorithm]:
         """The federation and the method of a *resolved* experiment; `network` stands in for its model."""
-        people = realise(plan, dataset)
+        people = realise(self._changed(plan, dataset), dataset)
         if self.pooled or self.algorithm().needs_truth:
             self._has_groups(people)
         people = people.pooled() if self.pooled else people
         if self.shuffle:
-            people = people.in_order(generator(self.seed, "shuffle").permutation(len(people.train)))
+            people = people.in_order(self._shuffled(len(people.train)))
         n = len(people.train)
-        people = replace(people, joins=events.joins(self.join, n), leaves=events.leaves(self.leave, n))
+        people = replace(people, joins=events.joins(self.join, n) if self.join else people.joins,
+                         leaves=events.leaves(self.leave, n) if self.leave else people.leaves)
         self._never_empty(people)
         fed = self.gather(people, network, workers, plan=plan, data=dataset.label, part=dataset.part)
-        return fed, self.algorithm(tuple(people.truth.tolist()))
+        return fed, self.algorithm(tuple(people.truth.tolist()), fed.provenance.truth_changes)
+
+    def _shuffled(self, n: int) -> IntArray:
+        """Which client of the plan stands at each place."""
+        return generator(self.seed, "shuffle").permutation(n)
+
+    def _changed(self, plan: Plan, dataset: Dataset) -> Plan:
+        """The plan with the events of `change`; they count places as joins and leaves do, after the shuffle."""
+        n, y = len(plan.train), np.concatenate([dataset.y_train, dataset.y_test])
+        order = self._shuffled(n) if self.shuffle else np.arange(n)
+        return replace(plan, events=(*plan.events, *events.changes(self.change, plan, y, order)))
 
     def gather(self, people: Population, network: Network | None = None, workers: int = 1, **about: Any) -> Federation:
         """A federation of these clients, with this experiment's model, engine and seed; `about` says where from."""
@@ -172,8 +187,8 @@ class Experiment:
 
     def _never_empty(self, people: Population) -> None:
         """Somebody is there at the start and after every change."""
-        changes = [*events.moves("join", self.join), *events.moves("leave", self.leave)]
-        for round in sorted({0, *(when for _, when in changes)}):
+        moves = [rounds for rounds in (people.joins, people.leaves) if rounds is not None]
+        for round in sorted({0, *(int(when) for rounds in moves for when in rounds if when < NEVER)}):
             if not people.present(round).any():
                 raise UmbelError(
                     f"At least one client must be there in every round. Got join '{self.join}' and leave"
@@ -204,8 +219,8 @@ class Experiment:
         return cls(**{**table, **changes, "settings": settings})
 
 
-SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "model",
-         "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
+SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
+         "model", "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
 
 
 def network_for(people: Population, network: Network, normalisation: Normalisation, precision: str) -> Model:

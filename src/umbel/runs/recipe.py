@@ -32,7 +32,7 @@ def settings_of(algorithm: Algorithm) -> dict[str, Any]:
 def settable(kind: type[Algorithm]) -> list[str]:
     """Names a person may set: a method's own fields, then those of its server and of its local training."""
     everybodys = [each.name for part in (ServerSettings, Local) for each in fields(part)]
-    hidden = {"local", "truth", *everybodys}  # local is flattened; truth comes from the scenario alone
+    hidden = {"local", "truth", "truth_changes", *everybodys}  # local is flattened; the truth is the scenario's alone
     return [each.name for each in fields(kind) if each.name not in hidden] + everybodys
 
 

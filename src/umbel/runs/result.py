@@ -191,7 +191,7 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
         records = [*records[:-1], _tested_late(algorithm, fed, state, records[-1], options)]
     pages, rounds = fed.memory()
     info = _info(algorithm, fed, state, records, options)
-    clusters = _clusters_table(fed.names, fed.provenance, state, records[-1]["final"])
+    clusters = _clusters_table(fed.names, fed.provenance, state, records[-1])
     return Result(info, clusters, state, records, algorithm, fed.net, pages, rounds, fed.provenance, options)
 
 
@@ -199,6 +199,8 @@ def _tested_late(algorithm: Algorithm, fed: Federation, state: State, record: di
                  options: RunOptions) -> dict[str, Any]:
     """A round's record with all three accuracies, as if it had been the last from the start."""
     with Stopwatch(fed) as watch:
+        if fed.now != record["round"]:  # a run that was stopped behind its last round has not seen it
+            fed.arrive(record["round"])
         final = three_accuracies(algorithm, fed, state, record["round"], options, remembered=options.keep == "last")
     extra = watch.seconds
     seconds = {name: record["seconds"].get(name, 0.0) + extra.get(name, 0.0) for name in {**record["seconds"], **extra}}
@@ -239,7 +241,7 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "precision": fed.net.precision,
         "workers": fed.workers,
         "headline": algorithm.headline,
-        "clusters": _clusters(fed.names, about, algorithm, state),
+        "clusters": _clusters(fed.names, about.truth_at(records[-1]["round"]), algorithm, state),
         "accuracy": _accuracy(algorithm, state, records, options),
         "bytes": ledger.summary(ledger.merge(record["bytes"] for record in records)),
         "seconds": _seconds(records),
@@ -258,23 +260,24 @@ def _line(record: dict[str, Any]) -> dict[str, Any]:
     sent = ledger.summary(record["bytes"])
     return {"round": record["round"], "accuracy": (record.get("accuracy") or {}).get("mean"),
             "worst_decile": (record.get("accuracy") or {}).get("worst_decile"), "clusters": record["clusters"],
+            "ari": record.get("ari"),
             "asked": record["asked"], "lost": len(record["lost"]), "bytes_down": sent["down"],
             "bytes_up": sent["up"], "seconds": record["seconds"]["wall"]}
 
 
-def _clusters_table(names: list[str], about: Provenance, state: State,
-                    final: dict[str, evaluate.Scores | None]) -> dict[str, Any]:
-    """What clusters.json holds: the members of each cluster, and a line for each client."""
-    labels = state.labels.tolist()
+def _clusters_table(names: list[str], about: Provenance, state: State, last: dict[str, Any]) -> dict[str, Any]:
+    """What clusters.json holds: the members of each cluster, and a line for each client, as of the last round."""
+    labels, final = state.labels.tolist(), last["final"]
+    truth, counts = about.truth_at(last["round"]), about.label_counts_at(last["round"])
 
     def reached(name: str) -> dict[str, float]:
         return {kind: scores[name]["accuracy"] for kind, scores in final.items() if scores and name in scores}
 
     def holds(i: int) -> dict[str, int] | None:  # only a simulation knows
-        return {str(label): n for label, n in enumerate(about.label_counts[i]) if n} if about.label_counts else None
+        return {str(label): n for label, n in enumerate(counts[i]) if n} if counts else None
 
     clients = [
-        {"name": name, "cluster": label, "truth": about.truth[i] if about.truth else None, "accuracy": reached(name),
+        {"name": name, "cluster": label, "truth": truth[i] if truth else None, "accuracy": reached(name),
          "holds": holds(i)}
         for i, (name, label) in enumerate(zip(names, labels, strict=True))
     ]
@@ -282,8 +285,9 @@ def _clusters_table(names: list[str], about: Provenance, state: State,
     return {"members": members, "clients": clients}
 
 
-def _clusters(names: list[str], about: Provenance, algorithm: Algorithm, state: State) -> dict[str, Any]:
-    labels, truth = state.labels.tolist(), about.truth
+def _clusters(names: list[str], truth: tuple[int, ...] | None, algorithm: Algorithm, state: State) -> dict[str, Any]:
+    """The clusters, and how far they agree with the true groups of the last round."""
+    labels = state.labels.tolist()
     placed = [i for i, label in enumerate(labels) if label >= 0]
     agreement = dict.fromkeys(("ari", "ami", "homogeneity", "completeness", "v_measure"), None)
     if truth:

@@ -205,8 +205,16 @@ def _record(index: int, fed: Federation, state: State, watch: Stopwatch) -> dict
         "round": index,
         "clusters": len(set(placed.tolist())),
         "unplaced": len(state.labels) - len(placed),
+        "ari": _ari(index, fed, state),
         "trained": [i for i, name in enumerate(fed.names) if name in trained],
         "bytes": ledger.totals(lines),
         "seconds": watch.seconds,
         "lost": dict(fed.lost),
     }
+
+
+def _ari(index: int, fed: Federation, state: State) -> float | None:
+    """How far the clusters of those who are here agree with their true groups in this round."""
+    truth = fed.provenance.truth_at(max(0, index))
+    here = (fed.online & (state.labels >= 0)).nonzero().flatten().tolist()
+    return evaluate.ari(state.labels[here].tolist(), [truth[i] for i in here]) if truth and here else None

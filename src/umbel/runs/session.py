@@ -78,7 +78,7 @@ class Session:
         try:
             recipe = read_toml(out / "recipe.toml")
             algorithm = algorithm or algorithm_of(str(recipe.get("method")), recipe.get("settings", {}),
-                                                  fed.provenance.truth or ())
+                                                  fed.provenance.truth or (), fed.provenance.truth_changes)
             options = RunOptions.of(recipe)
             own = {**plain(asdict(options)), **recipe}  # a folder may be older than an option
             _refuse_other(out, own, plain(recipe_of(algorithm, fed.provenance, options)))
@@ -189,7 +189,7 @@ def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: f
     `uplink` is what answers pass on their way out of a client, as in "topk:0.1+quantise:8" (docs/uplinks.md).
     """
     if isinstance(algorithm, str):
-        algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or ())
+        algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or (), fed.provenance.truth_changes)
     options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep,
                          uplink if isinstance(uplink, str) else written(uplink))
     if out is not None:
