@@ -26,7 +26,7 @@ def made(name, sample):
     return replace(ALL[name].make(LOCAL, TRUTH), landmarks=sample)
 
 
-def tiny(order=tuple(range(len(SIZES)))):
+def tiny(order=(0, 1, 2, 3, 4, 5)):
     return LoopEngine(tiny_model(), tiny_population(order), SEED)
 
 
