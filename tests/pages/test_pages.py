@@ -63,6 +63,22 @@ def test_cflgt_shows_its_trajectories_and_a_tree_for_the_eye(umbel: Umbel, tmp_p
     assert "Hopkins statistic" in text
 
 
+def test_with_landmarks_the_page_draws_the_sample_and_says_so(umbel: Umbel, tmp_path: Path) -> None:
+    """Tree, matrix and map are of the landmarks; the clusters and the table are of everybody."""
+    words = ("--scenario", "rotation-4", *SMALL, "--clients", 8, "--set", "landmarks=5")
+    assert umbel("run", "pacfl", *words, "--out", "pacfl", "-q").code == 0
+    run = load(tmp_path / "pacfl")
+    tree = views.dendrogram(run)
+    assert tree is not None
+    assert run.evidence.landmarks == len(tree.clients) == 5
+    assert min(run.labels) >= 0
+    text = unescape(page.write([run]))
+    for sentence in ("The leaves are a sample of 5 clients;", "Every pair of a sample of 5 clients,",
+                     "that the method measured between a sample of 5 clients;"):
+        assert sentence in text
+    assert "a sample of" not in page.write([load(fake_run(tmp_path / "whole"))])
+
+
 # What is in the page
 
 

@@ -35,7 +35,10 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the clusters rest on. Clients that joined later are the last of `who`, and not in the matrix."""
+    """What the clusters rest on. Clients that joined later are the last of `who`, and not in the matrix.
+
+    Where landmarks were grouped, `who` is these and those who founded clusters of their own: a sample of the clients.
+    """
 
     who: Ints  # (m,) positions of the clients that were described
     proximity: Floats | None = None  # (p, p), p <= m
@@ -46,6 +49,7 @@ class Evidence:
     exemplars: Ints | None = None  # positions of clients
     hopkins: float | None = None
     variation: tuple[float, float] | None = None
+    landmarks: int | None = None  # as many clients were grouped by their distances, where not all were
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ def _evidence(path: Path, clients: int) -> Evidence:
             return np.asarray(file.get_tensor(name)) if name in names else None
 
         proximity, links, cut = array("proximity"), array("linkage"), array("cut")
-        hopkins, variation = array("hopkins"), array("variation")
+        hopkins, variation, landmarks = array("hopkins"), array("variation"), array("landmarks")
         curve = array("curve") if array("curve") is not None else array("sweep")  # as version 0.1.0 calls it
         trajectory, exemplars, who = array("signature/trajectory"), array("exemplars"), array("who")
     who = np.arange(clients) if who is None else who
@@ -193,6 +197,7 @@ def _evidence(path: Path, clients: int) -> Evidence:
         None if exemplars is None else exemplars.astype(np.int64),
         None if hopkins is None else float(hopkins),
         None if variation is None else (float(variation[0]), float(variation[1])),
+        None if landmarks is None else int(landmarks),
     )
 
 

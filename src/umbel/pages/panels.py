@@ -18,6 +18,7 @@ class Panel(NamedTuple):
     method: str
     tree: str | None  # the name of its dendrogram in the script's data
     own_tree: bool  # whether the method cut this very tree
+    leaves: str  # whose tree it is: clients, or a sample of so many
     truth: bool  # whether true groups are known
     figures: list[FigureBox]
     clients: Table
@@ -54,7 +55,7 @@ def each_run(drawings: Drawings, runs: Sequence[Run], names: dict[int, str]) -> 
             drawings.trees[name] = _tree(run, tree)
         panels.append(Panel(
             name=names[id(run)], shown=k == first, method=str(run.info["method"]), tree=name if tree else None,
-            own_tree=tree is not None and tree.own, truth=run.truth is not None,
+            own_tree=tree is not None and tree.own, leaves=views.sampled(run), truth=run.truth is not None,
             figures=_figures(drawings, run, baseline), clients=_clients(run, baseline), recipe=run.recipe,
             facts=_facts(run),
         ))
@@ -82,8 +83,8 @@ def _tree(run: Run, tree: views.Dendrogram) -> dict[str, Any]:
 def _proximity(drawings: Drawings, run: Run) -> list[FigureBox]:
     tree = views.dendrogram(run)
     return drawings.figure("Distances between clients", plots.matrix(run, tree) if tree else None,
-                           "Every pair of clients, in the order of the dendrogram: the stronger the colour, the more"
-                           " alike. Clusters show as squares along the diagonal; outlines follow the cut above.",
+                           f"Every pair of {views.sampled(run)}, in the order of the dendrogram: the stronger the"
+                           " colour, the more alike. Clusters show as squares along the diagonal; outlines follow the cut above.",
                            matrix=True)
 
 
@@ -127,9 +128,11 @@ def _trajectories(drawings: Drawings, run: Run) -> list[FigureBox]:
     if evidence.variation is not None:
         pull, push = evidence.variation
         tests.append(f"coefficients of variation of pull and push {pull:.2f} and {push:.2f}")
+    of = "" if evidence.landmarks is None else f" of {views.sampled(run)}"
     return drawings.figure("Gradient trajectories", plots.trajectories(run),
                            "How strongly each client's data pull the classifier towards a class, and push it away; a"
-                           " point a class, a line a client, the mean of each cluster in bold, with the numbers of the"
+                           f" point a class, a line a client{of}, the mean of each cluster in bold,"
+                           " with the numbers of the"
                            f" classes that it pulls most. {'; '.join(tests).capitalize()}.", wide=True)
 
 

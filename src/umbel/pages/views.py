@@ -164,6 +164,11 @@ def dendrogram(run: Run) -> Dendrogram | None:
     return Dendrogram(links, hierarchy.leaves_list(links).tolist(), clients, evidence.linkage is not None, float(start))
 
 
+def sampled(run: Run) -> str:
+    """Whose distances were measured, in words: clients', or those of a sample where landmarks were grouped."""
+    return "clients" if run.evidence.landmarks is None else f"a sample of {run.evidence.landmarks} clients"
+
+
 def _level(links: Floats, clusters: int) -> float:
     """A cut that leaves so many clusters: half-way between the last merge below it and the next."""
     merged: list[float] = heights(torch.from_numpy(links)).tolist()
@@ -206,9 +211,10 @@ def plane(run: Run) -> Plane | None:
     """Classical scaling of the distances; without any, the main components of clients' last local models."""
     evidence = run.evidence
     if evidence.proximity is not None and len(evidence.proximity) >= 3:
+        sample = "" if evidence.landmarks is None else f" between {sampled(run)}"
         squared = evidence.proximity**2
         centred = squared - squared.mean(0) - squared.mean(1, keepdims=True) + squared.mean()
-        return _scaled(evidence.who[: len(squared)].tolist(), -centred / 2, "the distances that the method measured")
+        return _scaled(evidence.who[: len(squared)].tolist(), -centred / 2, f"the distances that the method measured{sample}")
     if run.gram is not None:
         clients = [i for i, client in enumerate(run.clients) if client.name in set(run.gram_names)]
         return _scaled(clients, run.gram, "clients' last local models, by their weights")
