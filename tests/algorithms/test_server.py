@@ -72,14 +72,15 @@ def test_defaults_are_the_papers():
     assert u.FedAvg(server="fedadam").server_rule == Server("fedadam", 0.01, 0.9)
     plain, first = (play(u.FedAvg(local=LOCAL, **server), fed(), rounds=1)
                     for server in ({}, {"server": "fedavgm"}))
-    assert gap(plain.models, first.models) < 1e-6 and not plain.slots
+    assert gap(plain.models, first.models) < 1e-6
+    assert not plain.slots
 
 
 def test_one_step_by_hand():
     """Delta 2 from 0: FedAdam's m 0.2, v 0.99e-6 + 0.04; FedYogi's v 1e-6 + 0.04, since v < Delta^2."""
-    models, means, heard = {"w": torch.zeros(1, 1).double()}, {"w": torch.full((1, 1), 2.0).double()}, torch.tensor([True])
+    models, means = ({"w": torch.full((1, 1), value, dtype=torch.float64)} for value in (0, 2))
     for rule, second in (("fedadam", 0.99e-6 + 0.04), ("fedyogi", 1e-6 + 0.04)):
-        after, slots = Server(rule, 0.1, 0.9).follow(models, means, heard, {})
+        after, slots = Server(rule, 0.1, 0.9).follow(models, means, torch.tensor([True]), {})
         assert slots["first"]["w"].item() == pytest.approx(0.2, abs=1e-12)
         assert slots["second"]["w"].item() == pytest.approx(second, abs=1e-12)
         assert after["w"].item() == pytest.approx(0.1 * 0.2 / (second**0.5 + 1e-3), abs=1e-12)
@@ -103,7 +104,9 @@ def test_the_rule_acts_on_what_is_named_and_the_rest_follows_the_mean():
     means = {"w": torch.ones(2, 3), "running": torch.tensor([[5.0] * 3, [0.0] * 3])}
     after, slots = Server("fedadam", 0.1).follow(models, means, torch.tensor([True, False]), {}, ("w",))
     assert torch.equal(after["running"], means["running"])
-    assert set(slots["first"]) == {"w"} and not after["w"][1].any() and after["w"][0].all()
+    assert set(slots["first"]) == {"w"}
+    assert not after["w"][1].any()
+    assert after["w"][0].all()
 
 
 def test_slots_grow_at_rest():
@@ -152,7 +155,8 @@ def test_slots_are_dropped_when_models_are_formed_anew(name):
     before = play(method, there, rounds=1)
     assert before.slots
     after = method.round(there, before, u.Cohort(torch.arange(6), 1))
-    assert tree.count(after.models) == 2 and after.slots == {}
+    assert tree.count(after.models) == 2
+    assert after.slots == {}
 
 
 REFUSED = {
@@ -179,7 +183,8 @@ def test_every_method_that_admits_a_server_uses_it(name):
     """The rule changes where the run ends, and a silent client harms nobody."""
     method = ALL[name].make(LOCAL, TRUTH)
     plain, ruled = (play(made, fed()) for made in (method, replace(method, server="fedavgm", server_momentum=0.5)))
-    assert ruled.slots and gap(plain.models, ruled.models) > 1e-4
+    assert ruled.slots
+    assert gap(plain.models, ruled.models) > 1e-4
     lost, away = (play(replace(method, server="fedadam"), one)
                   for one in (silence(fed(), "c001"), without(fed(), 1)))
     assert gap(lost.models, away.models) <= 1e-5
@@ -210,4 +215,5 @@ def test_stop_and_resume_with_adam_a_cosine_and_fedadam(method, engine, tmp_path
     folder.close()
     for part in ("models", "slots"):
         ours, theirs = (tree.named(getattr(state, part)) for state in (whole, last))
-        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -1,6 +1,7 @@
 """Training side by side: the work done, and what cannot be done."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 from helpers import LOCAL, SEED, play, tiny_model, tiny_population, vectorised
 from torch import nn
 
+from umbel import tree
 from umbel.algorithms import FedAvg
 from umbel.data.clients import Work, batches
-from umbel.engines.steps import Steps, widths
+from umbel.engines.steps import Recorded, Steps, widths
 from umbel.errors import UmbelError
+from umbel.federation.training import train
 from umbel.nets.wrap import wrap
 
 
@@ -57,10 +60,37 @@ def test_a_schedule_names_rows_even_behind_a_clients_end(monkeypatch):
     plain = Steps.load
     monkeypatch.setattr(Steps, "load", lambda self, *given: (loaded.append(given[2:]), plain(self, *given)))
     play(FedAvg(local=LOCAL), vectorised(tiny_model(), people, SEED), rounds=1)
-    (rows, live), = loaded
+    (rows, live, changing), = loaded
+    assert changing == {"lr": LOCAL.lr}
     assert live is None  # every batch of five is whole
     assert rows.shape == (4, 6, 5)
     assert int(rows.min()) >= 0
+
+
+def test_a_rate_is_no_part_of_a_graphs_key():
+    """A schedule records nothing anew: the rate lies in a buffer that `load` writes; other options are the key."""
+    fed = vectorised(tiny_model(), tiny_population(), SEED)
+    carry = {"model": tree.stack([fed.net.init(0)] * 2), "velocity": tree.zeros_like(tree.stack([fed.net.init(0)] * 2))}
+    rows = torch.zeros(1, 2, 5, dtype=torch.long)
+    fed.device, fed.graph_memory = SimpleNamespace(type="cuda"), None
+
+    def asked(lr, momentum=0.5):
+        steps = fed._steps(train, {"lr": lr, "momentum": momentum}, {"lr": lr}, carry, {}, rows, None)
+        steps.load(carry, {}, rows, None, {"lr": lr})
+        return steps
+
+    first, second = asked(0.1), asked(0.05)
+    assert isinstance(first, Recorded)
+    assert first is second
+    assert asked(0.1, momentum=0.9) is not first
+    batch = fed.clients.gather(rows[0])
+    for lr in (0.1, 0.05):
+        first.load(carry, {}, rows, None, {"lr": lr})
+        plain = Steps(fed.clients.gather, first.stepper)
+        plain.load(carry, {}, rows, None, {"lr": lr})
+        read, given = first.step(carry, {}, *batch)["model"], plain.step(carry, {}, *batch)["model"]
+        assert float(first.changing["lr"]) == pytest.approx(lr)
+        assert max(float((read[name] - given[name]).abs().max()) for name in read) <= 1e-7
 
 
 class Moody(nn.Module):

@@ -72,14 +72,16 @@ def loss() -> Iterable[tuple[str, Pair]]:
 
 def updates() -> Iterable[tuple[str, Pair]]:
     weights, velocity, slopes = ([torch.randn(shape) for shape in MANY] for _ in range(3))
-    for sum_, w, v in zip(updates_triton.add(weights, velocity, 0.3), weights, velocity, strict=True):
-        yield "updates, add", (sum_, w + 0.3 * v)
-    speed = [g + 0.5 * v for g, v in zip(slopes, velocity, strict=True)]
-    after = [w - 0.1 * v for w, v in zip(weights, speed, strict=True)]
-    updates_triton.sgd(weights, velocity, slopes, 0.1, 0.5)
-    for k in range(len(MANY)):
-        yield "updates, weights", (weights[k], after[k])
-        yield "updates, velocity", (velocity[k], speed[k])
+    for scale, sign in ((0.3, 1), (0.3, -1), (torch.tensor(0.3), 1), (torch.tensor(0.3), -1)):
+        for sum_, w, v in zip(updates_triton.add(weights, velocity, scale, sign), weights, velocity, strict=True):
+            yield "updates, add", (sum_, w + sign * 0.3 * v)
+    for lr in (0.1, torch.tensor(0.1)):  # a number, and one that the kernel reads
+        speed = [g + 0.5 * v for g, v in zip(slopes, velocity, strict=True)]
+        after = [w - 0.1 * v for w, v in zip(weights, speed, strict=True)]
+        updates_triton.sgd(weights, velocity, slopes, lr, 0.5)
+        for k in range(len(MANY)):
+            yield "updates, weights", (weights[k], after[k])
+            yield "updates, velocity", (velocity[k], speed[k])
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, relu
 import umbel.ops
 from umbel.ops import mean_loss, pooled_conv, sgd, sums
 
-pooled, dense, loss = (sys.modules[f"umbel.ops.{name}"] for name in ("pooled", "dense", "loss"))
+pooled, dense, loss, updates = (
+    sys.modules[f"umbel.ops.{name}"] for name in ("pooled", "dense", "loss", "updates"))
 
 
 def drawn(*shapes):
@@ -113,6 +114,27 @@ def test_sgd_is_two_sums():
         same(speed[k], g[k] + 0.5 * v[k])
         same(after[k], w[k] - 0.1 * speed[k])
     same(sums(w, v, torch.tensor(2.0))[0], w[0] + 2 * v[0])
+    same(sums(w, v, torch.tensor(2.0), -1)[0], w[0] - 2 * v[0])
+    same(sums(w, v, 2.0, -1)[0], w[0] - 2 * v[0])
+    for one, other in zip(sgd(w, v, g, torch.tensor(0.1), 0.5)[0], after, strict=True):
+        same(one, other)
+
+
+def test_updates_under_vmap_take_one_rate_for_all_clients_or_one_each():
+    """The rules of the GPU's operations, on a CPU and without kernels: in float64, which these leave to torch."""
+    w, v, g = ([leaf.double(), leaf.double()[:, :1]] for leaf in drawn((2, 3), (2, 3), (2, 3)))
+    rate, each = torch.tensor(0.1).double(), torch.tensor([0.1, 0.2]).double()
+    for sign in (1, -1):
+        for scale, dim in ((0.1, None), (rate, None), (each, 0)):
+            moved = torch.vmap(lambda scale, *pairs, sign=sign: updates._Sums.apply(scale, sign, *pairs),
+                               (dim, *[0] * 4))(scale, *w, *v)
+            by = each[:, None] if dim == 0 else 0.1
+            for k in range(2):
+                same(moved[k], w[k] + sign * by * v[k])
+    for lr in (0.1, rate):
+        moved = torch.vmap(lambda *leaves, lr=lr: updates._SGD.apply(lr, 0.5, *leaves))(*w, *v, *g)
+        for k in range(2):
+            same(moved[k], w[k] - 0.1 * (g[k] + 0.5 * v[k]))
 
 
 def test_what_is_public():

@@ -51,7 +51,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "epochs 0": ({"settings": {"epochs": 0}}, "The 'epochs' of local training must be at least 1. Got 0 instead."),
     "epochs in words": ({"settings": {"epochs": "two"}}, "must be a whole number. Got \"two\" instead."),
     "batch -1": ({"settings": {"batch": -1}}, "The 'batch' of local training must be at least 0. Got -1 instead."),
-    "mu of fedavg": ({"settings": {"mu": 1}}, "There is no setting of fedavg named 'mu'. Known: batch,"),
+    "mu of fedavg": ({"settings": {"mu": 1}}, "There is no setting of fedavg named 'mu'. Known: aggregate, batch,"),
     "truth": ({"method": "oracle", "settings": {"truth": [0]}}, "There is no setting of oracle named 'truth'."),
     "fine-tuning left out": ({"method": "fedavg-ft", "fine_tune": 0}, "'fine_tune' of fedavg-ft, judged by it"),
     "data beside mix-4": ({"scenario": "mix-4", "data": "digits"}, "its own data sets. Leave out data 'digits'."),

@@ -165,7 +165,7 @@ def test_a_tasks_options_do_not_vanish():
     call = {"work": LOCAL.work, "shared": {"model": fed.net.init(0)}, "lr": 0.1}
     with pytest.raises(u.UmbelError, match=r"has no option .momentun.\. Did you mean .momentum.\?"):
         fed.map(train, Cohort(torch.tensor([0]), 0), **call, momentun=0.9)
-    with pytest.raises(u.UmbelError, match=r"has no option 'zzz'. It takes lr, momentum, optimiser, nesterov, weight_decay, only, send, keep\."):
+    with pytest.raises(u.UmbelError, match=r"has no option 'zzz'. It takes lr, momentum, .*, only, send, keep\."):
         fed.map(train, Cohort(torch.tensor([0]), 0), **call, zzz=1)
 
 

@@ -64,7 +64,7 @@ class Recorded:
 
     def __init__(self, gather: Gather, stepper: Stepper, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None,
                  changing: Iterable[str], pool: Any) -> None:
-        self.gather = gather
+        self.gather, self.stepper = gather, stepper
         self.changing = {name: torch.zeros((), device=rows.device) for name in changing}
         self.step = stepper(self.changing)
         self.pool = pool  # memory of the graphs, shared: they never run at the same time and leave nothing in it
