@@ -12,9 +12,10 @@ from umbel.clustering.signatures import losses
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation, Heard
-from umbel.federation.tasks import Loop
+from umbel.federation.tasks import TASKS, Loop
 from umbel.federation.training import train
 from umbel.fields import check, choice, number, refuse_unknown
+from umbel.nets.model import Model
 from umbel.tree import Held, Params, Stack, Tree
 
 REMEMBER = 256 * 2**20  # bytes: above, clients of a simulation do not keep their last local model
@@ -29,6 +30,7 @@ class Local:
     epochs: int = number(10, ge=1)
     batch: int = number(10, ge=0)  # 0 = all rows at once
     rows: str = choice("train", "train", "fit")  # fit: all but the validation rows, by which the best round is kept
+    norms: str = choice("shared", "shared", "private")  # private: BatchNorm layers stay at the client (FedBN)
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """A misspelt setting is refused with the near spelling."""
@@ -81,6 +83,7 @@ class Algorithm(ABC):
     headline: ClassVar[str] = "cluster_model"  # the accuracy that this method is judged by
     has_cluster_model: ClassVar[bool] = True  # whether the server's models classify by themselves
     tuned_layers: str = "all"  # what fine-tuning changes: all layers, or the head
+    private_norms: ClassVar[bool] = True  # whether BatchNorm layers may stay at the clients: it averages in clusters
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -101,6 +104,9 @@ class Algorithm(ABC):
     def __post_init__(self) -> None:
         if is_dataclass(self):
             check(self, self.name)
+            if not self.private_norms and self.local.norms == "private":
+                raise UmbelError(f"The 'norms' of {self.name}, which needs whole models at the server or has layers of"
+                                 " its own at the clients, must be 'shared'. Got 'private' instead.")
 
     @property
     def needs_truth(self) -> bool:
@@ -110,6 +116,10 @@ class Algorithm(ABC):
     def why(self, state: State) -> str:
         """Why the clusters are what they are, in a sentence without its full stop; nothing where nobody chose."""
         return ""
+
+    def uses(self, net: Model) -> tuple[str, ...]:
+        """`own`, and before it the client's own BatchNorm layers, where these stay with it."""
+        return (*(["with_norms"] if keeps_norms(net, self.local) else []), *self.own)
 
     def personal(self, sent: Params, kept: Tree) -> Params:
         """The model that a client uses, of the one it was sent and what it kept: the tasks `own`, as plain values."""
@@ -159,13 +169,46 @@ def can_remember(fed: Federation) -> bool:
     return 4 * fed.net.parameters * len(fed.names) <= REMEMBER
 
 
+def keeps_norms(net: Model, local: Local) -> bool:
+    """Whether there are BatchNorm layers that stay at the clients."""
+    return local.norms == "private" and bool(net.norms)
+
+
+def travelling(net: Model, local: Local, models: Tree) -> Tree:
+    """Of models what is sent: all, but for BatchNorm layers that stay at the clients."""
+    return tree.without(models, net.norms) if keeps_norms(net, local) else models
+
+
 def train_from_clusters(fed: Federation, state: State, cohort: Cohort, local: Local, task: Loop | None = None,
                         **options: Any) -> Heard:
     """Send each client its cluster's model and let it train."""
+    models = travelling(fed.net, local, state.models)
     return fed.map(
-        task or train, cohort, work=local.work, each={"model": Held(state.models, state.labels[cohort.ids])},
-        **{"keep": can_remember(fed), **local.options, **options},
+        _kind(fed, local, task or train), cohort, work=local.work,
+        each={"model": Held(models, state.labels[cohort.ids])}, **{"keep": can_remember(fed), **local.options, **options},
     )
+
+
+def train_to_describe(fed: Federation, cohort: Cohort, local: Local, model: Params, work: Work | None = None,
+                      **options: Any) -> Heard:
+    """Let clients train from one model so that the server learns who they are; they keep nothing of it."""
+    task = _kind(fed, local, train)
+    untraced = {"keep": False} | ({} if task is train else {"keep_norms": False})
+    return fed.map(task, cohort, work=work or local.work, shared={"model": travelling(fed.net, local, model)},
+                   **untraced, **local.options, **options)
+
+
+def _kind(fed: Federation, local: Local, task: Loop) -> Loop:
+    """The task, or what it is for clients that keep their BatchNorm layers."""
+    if not keeps_norms(fed.net, local):
+        return task
+    name = f"private_{task.name}"
+    if name not in TASKS:
+        raise UmbelError(f"The task '{task.name}' sends whole models: take Local(norms=\"shared\"), or register its kind"
+                         f" that keeps norms, as in register(private({task.name})).")
+    kind = TASKS[name]
+    assert isinstance(kind, Loop)
+    return kind
 
 
 def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local, task: Loop | None = None,
@@ -176,5 +219,12 @@ def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local,
 
 def averaged(state: State, heard: Heard) -> State:
     """The same state with each cluster's model replaced by the size-weighted mean of its members' answers."""
-    models = tree.mean_by(heard.answers["model"], state.labels[heard.ids], heard.answers["size"], state.models)
-    return replace(state, models=models)
+    return replace(state, models=means(heard.answers["model"], state.labels[heard.ids], heard.answers["size"],
+                                       state.models))
+
+
+def means(models: Stack, labels: Tensor, size: Tensor, otherwise: Stack) -> Stack:
+    """`tree.mean_by` of what the clients sent; layers that stayed with them are as before."""
+    if len(models) == len(otherwise):
+        return tree.mean_by(models, labels, size, otherwise)
+    return {**otherwise, **tree.mean_by(models, labels, size, tree.part(otherwise, models))}

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, State, name_order
+from umbel.algorithms.base import Local, State, name_order, train_to_describe
 from umbel.clustering.flat import means
 from umbel.clustering.labels import canonical
 from umbel.clustering.proximity import Pairwise, euclidean
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import SIGNATURE
-from umbel.federation.training import train
 from umbel.tree import Tree
 
 FAR = 1.5  # like nobody: this many times farther from every centre than the farthest member is from its own
@@ -35,9 +34,9 @@ def centred(fed: Federation, ids: Tensor, points: Tensor, groups: Tensor, anchor
 
 def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Local) -> State:
     """Newcomers train from the model that the others' weights came from, and join the nearest centre."""
-    heard = fed.map(train, newcomers._replace(round=0, phase=SIGNATURE), work=local.work, keep=False,
-                    shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **local.options)
-    return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
+    heard = train_to_describe(fed, newcomers._replace(round=0, phase=SIGNATURE), local,
+                              tree.to(state.evidence["anchor"], fed.device))
+    return join_nearest(fed, state, heard.ids, tree.flat(heard.answers["model"], fed.net.trained), euclidean)
 
 
 def join_nearest(fed: Federation, state: State, who: Tensor, points: Tensor, measure: Pairwise) -> State:

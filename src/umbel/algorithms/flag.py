@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, training
+from umbel.algorithms.base import Local, train_to_describe, training
 from umbel.algorithms.oneshot import OneShot, unragged, updates
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL, CUTS, Choice, Dendrogram
@@ -19,7 +19,6 @@ from umbel.clustering.linkage import LINKAGES, linkage
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
 from umbel.clustering.signatures import class_counts, class_vectors
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.training import train
 from umbel.fields import choice, number
 from umbel.tree import Params, Ragged, Tree
 
@@ -64,9 +63,9 @@ class FLAG(OneShot):
                 counted = fed.map(class_counts, cohort._replace(ids=vectors.ids))
                 parts.append((counted.ids, {"counts": counted.answers["counts"]}))
         if self.beta < 1:
-            trained = fed.map(train, cohort, work=self.local.work._replace(epochs=self.gradient_epochs),
-                              shared={"model": anchor}, keep=False, **self.local.options)
-            parts.append((trained.ids, {"update": updates(trained, anchor)}))
+            trained = train_to_describe(fed, cohort, self.local, anchor,
+                                        self.local.work._replace(epochs=self.gradient_epochs))
+            parts.append((trained.ids, {"update": updates(fed, trained, anchor)}))
         who = [i for i in cohort.ids.tolist() if all(i in ids.tolist() for ids, _ in parts)]  # answered everything
         signature: Tree = {"classes": torch.full((len(who),), fed.net.classes)}
         for ids, part in parts:

@@ -31,6 +31,7 @@ class IFCA(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "ifca"
+    private_norms: ClassVar[bool] = False  # clients choose by the loss of whole models
 
     @property
     def needs_truth(self) -> bool:

@@ -144,9 +144,10 @@ def nearest_cluster(away: Tensor, labels: Tensor, clusters: int) -> tuple[int, f
     return (best, float(means[best])) if bool(means.isfinite().any()) else (-1, torch.inf)
 
 
-def updates(heard: Heard, anchor: Params) -> Tensor:
-    """Flat updates of trained models from where they started, (m, d), on the CPU."""
-    return (tree.flat(heard.answers["model"]) - tree.flat(tree.stack([anchor]))).cpu()
+def updates(fed: Federation, heard: Heard, anchor: Params) -> Tensor:
+    """Flat updates of what was trained and sent, from where it started, (m, d), on the CPU."""
+    ends, trained = heard.answers["model"], fed.net.trained
+    return (tree.flat(ends, trained) - tree.flat(tree.stack([tree.part(anchor, ends)]), trained)).cpu()
 
 
 def unragged(name: str, ragged: Ragged) -> Tree:

@@ -7,6 +7,8 @@ NeurIPS 2020. https://arxiv.org/abs/2002.07948
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, one_cluster, training
 from umbel.federation.door import Cohort, Federation
@@ -25,7 +27,8 @@ def _begin(net: Model, client: Client, *, model: Params, **_: Any) -> tuple[Tree
 
 def _part(batch: Batch, which: int, size: int) -> Batch:
     rows = slice(which * size, (which + 1) * size)
-    return Batch(batch.x[rows], batch.y[rows], None if batch.live is None else batch.live[rows])
+    key = None if batch.key is None else batch.key + which  # every part has masks of its own
+    return Batch(batch.x[rows], batch.y[rows], None if batch.live is None else batch.live[rows], key)
 
 
 def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, outer: float, size: int,
@@ -34,12 +37,16 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, oute
     if not len(second.y) or (hessian_free and not len(third.y)):
         return carry  # a short last batch has no second half: no step
     model = carry["model"]
-    ahead = tree.plus(model, net.gradient(model, first), -lr)  # w~ = w - alpha g(w; D1)
-    slope = net.gradient(ahead, second)  # g(w~; D2)
+    slope, seen = net.gradient_and_statistics(model, first)
+    ahead = {**tree.plus(model, slope, -lr), **seen}  # w~ = w - alpha g(w; D1)
+    slope, seen = net.gradient_and_statistics(ahead, second)  # g(w~; D2)
     if hessian_free:  # (I - alpha H(w; D3)) slope
         there, here = (net.gradient(tree.plus(model, slope, way), third) for way in (NUDGE, -NUDGE))
         slope = tree.plus(slope, tree.minus(there, here), -lr / (2 * NUDGE))
-    return {"model": tree.plus(model, slope, -outer)}  # w <- w - beta ...
+    if batch.live is not None:  # padding in place of the last part: no step, and its statistics are not seen
+        whole = (third if hessian_free else second).live.any()
+        seen = {name: torch.where(whole, leaf, model[name]) for name, leaf in seen.items()}
+    return {"model": {**tree.plus(model, slope, -outer), **seen}}  # w <- w - beta ...
 
 
 meta_train = register(Loop(
@@ -60,6 +67,7 @@ class PerFedAvg(Algorithm):
 
     name: ClassVar[str] = "perfedavg"
     headline: ClassVar[str] = "fine_tuned"
+    private_norms: ClassVar[bool] = False
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""

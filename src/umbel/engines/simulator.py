@@ -128,10 +128,13 @@ class Simulator(LocalEngine):
         rows, lengths = side_by_side(plans), [len(plan) for plan in plans]
         full = int((rows >= 0).sum()) == sum(lengths) * rows.shape[2]
         index = torch.from_numpy(rows).to(self.device)
-        live = None if full else index >= 0
+        beside: Tree = {} if full else {"live": index >= 0}
+        if net.drops:
+            keys = [self.clients.keys(i, call.cohort, length)[:, None] for i, length in zip(ids, lengths, strict=True)]
+            beside["key"] = torch.from_numpy(side_by_side(keys)[..., 0]).to(self.device)  # (steps, clients)
         index = index.clamp(min=0)  # on a GPU, a client that has finished may be trained on with nobody looking
-        steps = self._steps(task, options, carry, fixed, index, live)
-        steps.load(carry, fixed, index, live)
+        steps = self._steps(task, options, carry, fixed, index, beside)
+        steps.load(carry, fixed, index, beside)
         done: list[Tree] = []  # carries of clients that have finished, shortest schedule first
         going, turn = len(plans), 0
         for end in sorted(set(lengths)):
@@ -148,21 +151,21 @@ class Simulator(LocalEngine):
         return send
 
     def _steps(self, task: Loop, options: dict[str, Any], carry: Tree, fixed: Tree, index: Tensor,
-               live: Tensor | None) -> Steps | Recorded:
-        def step(carry: Tree, fixed: Tree, *batch: Tensor) -> Tree:
-            return task.step(self.many, carry, fixed, Batch(*batch), **options)
+               beside: Tree) -> Steps | Recorded:
+        def step(carry: Tree, fixed: Tree, x: Tensor, y: Tensor, beside: Tree) -> Tree:
+            return task.step(self.many, carry, fixed, Batch(x, y, **beside), **options)
 
         gather, vectorised = self.clients.gather, torch.vmap(step)
         if self.device.type != "cuda":
             return Steps(gather, vectorised)
         room = 1 << (len(index) - 1).bit_length()  # schedules of other lengths fit the same buffer
         index = index.new_empty(room, *index.shape[1:])
-        live = None if live is None else live.new_empty(room, *live.shape[1:])
-        key = (task, repr(sorted(options.items())), kind(carry, fixed, index, live))
+        beside = tree.each(lambda part: part.new_empty(room, *part.shape[1:]), beside)
+        key = (task, repr(sorted(options.items())), kind(carry, fixed, index, beside))
         if key not in self.recorded:
             while len(self.recorded) >= RECORDED:
                 del self.recorded[next(iter(self.recorded))]
-            self.recorded[key] = Recorded(gather, vectorised, carry, fixed, index, live, self.graph_memory)
+            self.recorded[key] = Recorded(gather, vectorised, carry, fixed, index, beside, self.graph_memory)
         return self.recorded[key]
 
     def _stacked_client(self, call: Call, ids: list[int], plans: list[IntArray]) -> Client:

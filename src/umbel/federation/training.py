@@ -19,7 +19,7 @@ def begin_sgd(net: Model, client: Client, *, model: Params, momentum: float = 0.
     """Start at the model that was sent, at rest."""
     carry: Tree = {"model": model}
     if momentum:
-        carry["velocity"] = tree.zeros_like({name: model[name] for name in only or model})
+        carry["velocity"] = tree.zeros_like(tree.part(model, only or net.trained))
     return carry, {}
 
 
@@ -36,9 +36,15 @@ def descend(carry: Tree, gradient: Params, lr: float, momentum: float) -> Tree:
 
 def sgd_step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, momentum: float = 0.0,
              only: tuple[str, ...] = (), **_: Any) -> Tree:
-    """One step of SGD, on all parameters or on those named in `only`."""
-    gradient = net.gradient(carry["model"], batch, only)
-    return descend(carry, gradient, lr, momentum) if net.functional else _descend_here(carry, gradient, lr, momentum)
+    """One step of SGD, on all that is trained or on the parameters named in `only`; running statistics follow."""
+    gradient, statistics = net.gradient_and_statistics(carry["model"], batch, only)
+    step = descend if net.functional else _descend_here
+    return noted(step(carry, gradient, lr, momentum), statistics)
+
+
+def noted(carry: Tree, statistics: Params) -> Tree:
+    """The carry with the running statistics that a gradient came with."""
+    return {**carry, "model": {**carry["model"], **statistics}} if statistics else carry
 
 
 def _descend_here(carry: Tree, gradient: Params, lr: float, momentum: float) -> Tree:
@@ -71,8 +77,48 @@ def _recall(net: Model, client: Client, *, model: Params, **_: Any) -> Reply:
     return Reply({"model": client.memory.get("last", model), "size": client.size})
 
 
+def private(task: Loop) -> Loop:
+    """The same training by clients that keep their BatchNorm layers (`net.norms`) to themselves: `private_...`.
+
+    A model comes without them, is completed by the client's own, and goes back without them. `keep_norms=False` leaves
+    no trace: it is for trainings that only describe a client.
+    """
+    def begin(net: Model, client: Client, *, model: Params, **options: Any) -> tuple[Tree, Tree]:
+        return task.begin(net, client, model={**model, **client.memory["norms"]}, **options)
+
+    def finish(net: Model, client: Client, carry: Tree, fixed: Tree, *, keep_norms: bool = True,
+               **options: Any) -> Reply:
+        sent, kept = task.finish(net, client, carry, fixed, **options)
+        own = {"norms": tree.part(carry["model"], net.norms)} if keep_norms else {}
+        return Reply({**sent, "model": tree.without(sent["model"], net.norms)}, {**kept, **own})
+
+    def answers(net: Model, **options: Any) -> Tree:
+        whole = task.answers(net, **options)
+        return {**whole, "model": tree.without(whole["model"], net.norms)}
+
+    def memory(net: Model, seed: int) -> Tree:
+        return {**task.memory(net, seed), **_first_norms(net, seed)}
+
+    return replace(task, name=f"private_{task.name}", begin=begin, finish=finish, answers=answers, memory=memory,
+                   options=(*task.options, "keep_norms"))
+
+
+def _first_norms(net: Model, seed: int) -> Tree:
+    return {"norms": net.first_norms()}
+
+
+def _with_norms(net: Model, client: Client, *, model: Params, **_: Any) -> Reply:
+    return Reply({"model": {**model, **client.memory["norms"]}, "size": client.size})
+
+
 train = register(Loop("train", begin_sgd, sgd_step, send_model, answers=_sent, options=TRAINING))
 """Local SGD from the model that was sent."""
+
+private_train = register(private(train))
+"""The same by clients that keep their BatchNorm layers."""
+
+with_norms = register(Plain("with_norms", _with_norms, memory=_first_norms))
+"""The model that was sent, with the client's own BatchNorm layers."""
 
 fine_tune = register(replace(train, name="fine_tune", finish=_only_model, answers=a_model, options=SGD))
 """Local SGD that leaves no trace: what a client would do with the model it was given."""
