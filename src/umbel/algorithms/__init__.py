@@ -71,6 +71,6 @@ def import_all() -> None:
 
 __all__ = [
     "ALGORITHMS", "CFL", "CFLGT", "FLAG", "FLHC", "IFCA", "PACFL", "Algorithm", "FedAvg", "FedAvgFT", "FedBN",
-    "FedClust", "FedGroup", "FedNova", "FedProx", "FedSEM", "FedSoft", "KMeans", "LGFedAvg", "Local", "OneShot", "Oracle",
-    "PerFedAvg", "Scaffold", "Solo", "State", "import_all", "training",
+    "FedClust", "FedGroup", "FedNova", "FedProx", "FedSEM", "FedSoft", "KMeans", "LGFedAvg", "Local", "OneShot",
+    "Oracle", "PerFedAvg", "Scaffold", "Solo", "State", "import_all", "training",
 ]  # fmt: skip

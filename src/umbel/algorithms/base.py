@@ -185,7 +185,8 @@ def train_from_clusters(fed: Federation, state: State, cohort: Cohort, local: Lo
     models = travelling(fed.net, local, state.models)
     return fed.map(
         _kind(fed, local, task or train), cohort, work=local.work,
-        each={"model": Held(models, state.labels[cohort.ids])}, **{"keep": can_remember(fed), **local.options, **options},
+        each={"model": Held(models, state.labels[cohort.ids])},
+        **{"keep": can_remember(fed), **local.options, **options},
     )
 
 
@@ -193,7 +194,7 @@ def train_to_describe(fed: Federation, cohort: Cohort, local: Local, model: Para
                       **options: Any) -> Heard:
     """Let clients train from one model so that the server learns who they are; they keep nothing of it."""
     task = _kind(fed, local, train)
-    untraced = {"keep": False} | ({} if task is train else {"keep_norms": False})
+    untraced: dict[str, Any] = {"keep": False} | ({} if task is train else {"keep_norms": False})
     return fed.map(task, cohort, work=work or local.work, shared={"model": travelling(fed.net, local, model)},
                    **untraced, **local.options, **options)
 
@@ -204,8 +205,8 @@ def _kind(fed: Federation, local: Local, task: Loop) -> Loop:
         return task
     name = f"private_{task.name}"
     if name not in TASKS:
-        raise UmbelError(f"The task '{task.name}' sends whole models: take Local(norms=\"shared\"), or register its kind"
-                         f" that keeps norms, as in register(private({task.name})).")
+        raise UmbelError(f"The task '{task.name}' sends whole models: take Local(norms=\"shared\"), or register what it"
+                         " is for clients that keep their norms, as in register(private(task)).")
     kind = TASKS[name]
     assert isinstance(kind, Loop)
     return kind

@@ -42,9 +42,9 @@ class CFLGT(OneShot):
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Z'_1, Z'_2: pull and push of each class, 2 C numbers a client."""
-        own = {"become": ("with_norms",)} if keeps_norms(fed.net, self.local) else {}
+        own = ("with_norms",) if keeps_norms(fed.net, self.local) else ()
         heard = fed.map(trajectory, cohort, shared={"model": travelling(fed.net, self.local, anchor)},
-                        total=self.total, **own)
+                        total=self.total, become=own)
         return heard.ids, {"trajectory": heard.answers["trajectory"].cpu()}
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:

@@ -43,8 +43,9 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, oute
     if hessian_free:  # (I - alpha H(w; D3)) slope
         there, here = (net.gradient(tree.plus(model, slope, way), third) for way in (NUDGE, -NUDGE))
         slope = tree.plus(slope, tree.minus(there, here), -lr / (2 * NUDGE))
-    if batch.live is not None:  # padding in place of the last part: no step, and its statistics are not seen
-        whole = (third if hessian_free else second).live.any()
+    last = third.live if hessian_free else second.live
+    if last is not None:  # padding in its place: no step, and nothing was seen
+        whole = last.any()
         seen = {name: torch.where(whole, leaf, model[name]) for name, leaf in seen.items()}
     return {"model": {**tree.plus(model, slope, -outer), **seen}}  # w <- w - beta ...
 

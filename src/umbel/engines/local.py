@@ -97,7 +97,8 @@ class LocalClients:
             rows = torch.from_numpy(plan[start : start + at_once])
             own = drawn[start : start + at_once]
             for live, key, *batch in zip(rows >= 0, own, *self.gather(rows.clamp(min=0)), strict=True):
-                yield Batch(*(batch if bool(live[-1]) else (part[live] for part in batch)), key=key)
+                x, y = batch if bool(live[-1]) else (part[live] for part in batch)
+                yield Batch(x, y, key=key)
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""

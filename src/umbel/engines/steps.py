@@ -35,7 +35,7 @@ class Steps:
         self.gather, self.step = gather, step
 
     def load(self, carry: Tree, fixed: Tree, rows: Tensor, beside: Tree) -> None:
-        """Clients at their start, their schedule (steps, clients, batch) and what a batch has beside rows: live, key."""
+        """Clients at their start, and their schedule (steps, clients, batch); `beside` it `live` and `key`, if any."""
         self.carry, self.fixed, self.schedule, self.beside, self.turn = carry, fixed, rows, beside, 0
 
     def play(self, width: int, steps: int) -> None:

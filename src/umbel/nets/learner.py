@@ -51,8 +51,8 @@ class Learner:
                 layer.forward = partial(self._normalise, path, layer)  # type: ignore[method-assign]
             elif functional:  # torch's own has no rule for statistics that clients share
                 layer.forward = partial(_standing, layer)  # type: ignore[method-assign]
-        for layer in dropouts(self.module).values():
-            layer.forward = partial(self._drop, layer)
+        for dropout in dropouts(self.module).values():
+            dropout.forward = partial(self._drop, dropout)
 
     def begin(self, live: Tensor | None, key: Tensor | None, adapt: bool) -> None:
         """Before a pass: which rows are no padding, the key of the masks, whether statistics follow the batch."""
@@ -61,23 +61,20 @@ class Learner:
         self.statistics: Params = {}  # as the layers leave them
 
     def _normalise(self, path: str, layer: Norm, x: Tensor) -> Tensor:
-        """By mean and variance of the live rows; by the running ones where there is but one value a channel.
-
-        A layer that is passed twice in one call goes on from the statistics that it left.
-        """
-        tracked = layer.running_mean is not None
-        before = [self.statistics.get(name, leaf) for name, leaf in
-                  zip(statistics_of(path), (layer.running_mean, layer.running_var), strict=True)]
+        """By mean and variance of the live rows; by the running ones where there is but one value a channel."""
+        running = _running(layer)
         values = x.numel() // x.shape[1]  # of a channel, padding included
-        if tracked and (not self.adapt or values < 2):
+        if running and (not self.adapt or values < 2):
             return _standing(layer, x)
+        # A layer that is passed twice in one call goes on from the statistics that it left.
+        before = [self.statistics.get(name, leaf) for name, leaf in zip(statistics_of(path), running, strict=False)]
         if self.functional or self.live is not None or values < 2:
             out, after = _masked(layer, x, self.live, before)
         else:
-            after = [leaf.clone() for leaf in before] if tracked else before
-            out = batch_norm(x, *after, layer.weight, layer.bias, True, layer.momentum or 0.0, layer.eps)
-        if tracked:
-            self.statistics |= dict(zip(statistics_of(path), after, strict=True))
+            after = [leaf.clone() for leaf in before]  # torch writes over them
+            mean, variance = after or (None, None)
+            out = batch_norm(x, mean, variance, layer.weight, layer.bias, True, layer.momentum or 0.0, layer.eps)
+        self.statistics |= dict(zip(statistics_of(path), after, strict=False))
         return out
 
     def _drop(self, layer: nn.Module, x: Tensor) -> Tensor:
@@ -94,44 +91,45 @@ class Learner:
         return x * (kept.to(x.dtype) / (1 - share)).view(*shape, *[1] * (x.dim() - len(shape)))
 
 
+def _running(layer: Norm) -> list[Tensor]:
+    """Mean and variance as they ran so far; empty where the layer does not track them."""
+    mean, variance = layer.running_mean, layer.running_var
+    return [] if mean is None or variance is None else [mean, variance]
+
+
 def _standing(layer: Norm, x: Tensor) -> Tensor:
     """As in evaluation: by the running statistics."""
-    return _scaled(layer, x, layer.running_mean, layer.running_var)
+    return _scaled(layer, x, *_running(layer))
 
 
 def _masked(layer: Norm, x: Tensor, live: Tensor | None, before: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """x normalised by its live rows, and the statistics after it."""
     axes = [0, *range(2, x.dim())]
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    live = x.new_ones(len(x), dtype=torch.bool) if live is None else live
-    rows = live.view(-1, *[1] * (x.dim() - 1))
+    live = torch.ones(len(x), dtype=torch.bool, device=x.device) if live is None else live
+    padding = ~live.view(-1, *[1] * (x.dim() - 1))
     count = live.sum() * prod(x.shape[2:])
-    mean = torch.where(rows, wide, 0).sum(axes) / count.clamp(min=1)
-    squares = torch.where(rows, wide - _beside(mean, x), 0).square().sum(axes)
+    mean = wide.masked_fill(padding, 0).sum(axes) / count.clamp(min=1)
+    squares = (wide - _beside(mean, x)).masked_fill(padding, 0).square().sum(axes)
     variance = squares / count.clamp(min=1)
-    if layer.running_mean is None:
-        return _scaled(layer, x, mean, variance), before
-    enough = count > 1
-    unbiased = squares / (count - 1).clamp(min=1)
-    share = layer.momentum
+    if not before:
+        return _scaled(layer, x, mean, variance), []
+    enough, share = count > 1, layer.momentum
     assert share is not None  # refused by `wrap`
+    unbiased = squares / (count - 1).clamp(min=1)
     after = [torch.where(enough, (1 - share) * old + share * new.detach(), old)
              for old, new in zip(before, (mean, unbiased), strict=True)]
-    mean, variance = (torch.where(enough, own, running) for own, running in
-                      ((mean, layer.running_mean), (variance, layer.running_var)))
-    return _scaled(layer, x, mean, variance), after
+    used = [torch.where(enough, own, running)
+            for own, running in zip((mean, variance), _running(layer), strict=True)]
+    return _scaled(layer, x, *used), after
 
 
-def _scaled(layer: Norm, x: Tensor, mean: Tensor | None, variance: Tensor | None) -> Tensor:
-    assert mean is not None
-    assert variance is not None
+def _scaled(layer: Norm, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     scale = torch.rsqrt(variance + layer.eps)
-    if layer.weight is not None:
+    if layer.affine:
         scale = scale * layer.weight
     out = (x - _beside(mean, x)) * _beside(scale, x)
-    if layer.bias is not None:
-        out = out + _beside(layer.bias, x)
-    return out.to(x.dtype)
+    return (out + _beside(layer.bias, x) if layer.affine else out).to(x.dtype)
 
 
 def _beside(channels: Tensor, x: Tensor) -> Tensor:

@@ -73,11 +73,13 @@ class Model:
 
     def zeros(self) -> Params:
         """All trained parameters zero, where the model lives."""
-        return {name: torch.zeros_like(leaf) for name, leaf in self._moving(self.module).items() if name in self.trained}
+        weights = self._moving(self.module)
+        return {name: torch.zeros_like(weights[name]) for name in self.trained}
 
     def first_norms(self) -> Params:
         """What the BatchNorm layers of a client hold that keeps them to itself and was never trained."""
-        return {name: leaf.detach().clone() for name, leaf in self._moving(self.module).items() if name in self.norms}
+        weights = self._moving(self.module)
+        return {name: weights[name].detach().clone() for name in self.norms}
 
     def _moving(self, module: nn.Module) -> Params:
         """Of a module what `Params` are: what is trained, then running statistics."""
@@ -196,7 +198,8 @@ class Model:
         """Gradient of the loss with respect to what is trained, or to the parameters named in `only`."""
         return self.gradient_and_statistics(params, batch, only)[0]
 
-    def gradient_and_statistics(self, params: Params, batch: Batch, only: tuple[str, ...] = ()) -> tuple[Params, Params]:
+    def gradient_and_statistics(self, params: Params, batch: Batch,
+                                only: tuple[str, ...] = ()) -> tuple[Params, Params]:
         """The gradient, and the running statistics after this batch; they stay as they are where `only` names layers.
 
         Then BatchNorm goes by the running statistics: what is tuned alone is tuned to what it will be used with.
