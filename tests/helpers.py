@@ -19,6 +19,7 @@ from umbel.algorithms import (
     Algorithm,
     FedAvg,
     FedAvgFT,
+    FedBN,
     FedClust,
     FedGroup,
     FedNova,
@@ -133,6 +134,7 @@ ALL: dict[str, Entry] = {
     "fedprox": Entry(lambda local, truth: FedProx(0.1, local=local), _averaging,
                      lambda local, n: FedProx(0.0, local=local)),
     "fedavg-ft": Entry(lambda local, truth: FedAvgFT(local=local), _averaging, lambda local, n: FedAvgFT(local=local)),
+    "fedbn": Entry(lambda local, truth: FedBN(local=local), _averaging, lambda local, n: FedBN(local=local)),
     "fednova": Entry(lambda local, truth: FedNova(local=local),  # + 8: the number of steps
                      lambda model: _plus(_averaging(model), (0, 2 * M * 8))),
     "scaffold": Entry(lambda local, truth: Scaffold(local=replace(local, momentum=0.0)),  # model and control, both ways

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
         Algorithm,
         FedAvg,
         FedAvgFT,
+        FedBN,
         FedClust,
         FedGroup,
         FedNova,
@@ -71,7 +72,7 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     # What there is, by the name that a person types. TASKS holds those of the methods that were imported so far.
     "ALGORITHMS", "DATASETS", "MODELS", "SCENARIOS", "TASKS",
     # Methods with one model, or one for each client.
-    "FedAvg", "FedProx", "FedNova", "Scaffold", "FedAvgFT", "PerFedAvg", "LGFedAvg", "Solo",
+    "FedAvg", "FedProx", "FedNova", "Scaffold", "FedAvgFT", "FedBN", "PerFedAvg", "LGFedAvg", "Solo",
     # Methods with clusters: given by the truth, formed at once before training, formed while training.
     "Oracle", "FLAG", "PACFL", "FedClust", "CFLGT", "KMeans", "IFCA", "CFL", "FedSoft", "FLHC", "FedSEM", "FedGroup",
     # What answers pass on their way out of a client.
@@ -88,9 +89,9 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 ]  # fmt: skip
 
 _HOMES = {
-    "umbel.algorithms": "ALGORITHMS CFL CFLGT FLAG FLHC IFCA PACFL Algorithm FedAvg FedAvgFT FedClust FedGroup FedNova"
-                        " FedProx FedSEM FedSoft KMeans LGFedAvg Local OneShot Oracle PerFedAvg Scaffold Solo State"
-                        " training",
+    "umbel.algorithms": "ALGORITHMS CFL CFLGT FLAG FLHC IFCA PACFL Algorithm FedAvg FedAvgFT FedBN FedClust FedGroup"
+                        " FedNova FedProx FedSEM FedSoft KMeans LGFedAvg Local OneShot Oracle PerFedAvg Scaffold Solo"
+                        " State training",
     "umbel.clustering": "proximity signatures",
     "umbel.data.clients": "Pool Population Work",
     "umbel.data.scenarios": "SCENARIOS",

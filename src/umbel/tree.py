@@ -4,7 +4,7 @@
 one leading axis, over clients or over clusters. FedAvg, clustered or not, is `take`, train, `mean_by`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -92,9 +92,24 @@ def device_of(a: Tree) -> torch.device:
     return device_of(leaf) if isinstance(leaf, dict) else leaf.device
 
 
-def flat(models: Stack) -> Tensor:
-    """One row vector per model, (n, d), in the order of names: a model read from a file has another dict order."""
+def flat(models: Stack, names: Iterable[str] | None = None) -> Tensor:
+    """One row vector per model, (n, d), in the order of names: a model read from a file has another dict order.
+
+    Of `names` only, as far as the models have them.
+    """
+    models = models if names is None else part(models, set(names) & set(models))
     return torch.cat([models[name].flatten(1) for name in sorted(models)], dim=1)
+
+
+def part(models: Tree, names: Iterable[str]) -> Tree:
+    """Only the leaves of these names."""
+    return {name: models[name] for name in names}
+
+
+def without(models: Tree, names: Iterable[str]) -> Tree:
+    """All leaves but those of these names."""
+    left_out = set(names)
+    return {name: leaf for name, leaf in models.items() if name not in left_out}
 
 
 def plus(a: Params, b: Params, scale: float | Tensor = 1.0, sign: int = 1) -> Params:

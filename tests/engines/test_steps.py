@@ -60,9 +60,9 @@ def test_a_schedule_names_rows_even_behind_a_clients_end(monkeypatch):
     plain = Steps.load
     monkeypatch.setattr(Steps, "load", lambda self, *given: (loaded.append(given[2:]), plain(self, *given)))
     play(FedAvg(local=LOCAL), vectorised(tiny_model(), people, SEED), rounds=1)
-    (rows, live, changing), = loaded
+    (rows, beside, changing), = loaded
     assert changing == {"lr": LOCAL.lr}
-    assert live is None  # every batch of five is whole
+    assert beside == {}  # every batch of five is whole, and nothing is dropped
     assert rows.shape == (4, 6, 5)
     assert int(rows.min()) >= 0
 

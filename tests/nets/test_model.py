@@ -107,12 +107,6 @@ def test_an_instance_starts_every_run_from_its_own_weights():
     assert torch.equal(net.init(1)["1.weight"], module[1].weight)
 
 
-def test_batchnorm_is_refused_with_what_to_do():
-    """Running statistics cannot be averaged; the sentence offers GroupNorm."""
-    with pytest.raises(UmbelError, match=r"running statistics in 1, .* nn\.GroupNorm"):
-        wrap(lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)), (1, 2, 2), 2)
-
-
 def test_batchnorm_without_running_statistics_is_taken():
     """What has no running statistics has nothing to spoil."""
     layer = nn.BatchNorm2d(1, track_running_stats=False)

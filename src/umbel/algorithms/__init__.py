@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from umbel.algorithms.cflgt import CFLGT
     from umbel.algorithms.fedavg import FedAvg
     from umbel.algorithms.fedavg_ft import FedAvgFT
+    from umbel.algorithms.fedbn import FedBN
     from umbel.algorithms.fedclust import FedClust
     from umbel.algorithms.fedgroup import FedGroup
     from umbel.algorithms.fednova import FedNova
@@ -34,6 +35,7 @@ _METHODS = {
     "fednova": "umbel.algorithms.fednova:FedNova",
     "scaffold": "umbel.algorithms.scaffold:Scaffold",
     "fedavg-ft": "umbel.algorithms.fedavg_ft:FedAvgFT",
+    "fedbn": "umbel.algorithms.fedbn:FedBN",
     "perfedavg": "umbel.algorithms.perfedavg:PerFedAvg",
     "lg": "umbel.algorithms.lg:LGFedAvg",
     "solo": "umbel.algorithms.solo:Solo",
@@ -68,7 +70,7 @@ def import_all() -> None:
 
 
 __all__ = [
-    "ALGORITHMS", "CFL", "CFLGT", "FLAG", "FLHC", "IFCA", "PACFL", "Algorithm", "FedAvg", "FedAvgFT", "FedClust",
-    "FedGroup", "FedNova", "FedProx", "FedSEM", "FedSoft", "KMeans", "LGFedAvg", "Local", "OneShot", "Oracle",
-    "PerFedAvg", "Scaffold", "Solo", "State", "import_all", "training",
+    "ALGORITHMS", "CFL", "CFLGT", "FLAG", "FLHC", "IFCA", "PACFL", "Algorithm", "FedAvg", "FedAvgFT", "FedBN",
+    "FedClust", "FedGroup", "FedNova", "FedProx", "FedSEM", "FedSoft", "KMeans", "LGFedAvg", "Local", "OneShot",
+    "Oracle", "PerFedAvg", "Scaffold", "Solo", "State", "import_all", "training",
 ]  # fmt: skip

@@ -16,9 +16,10 @@ from umbel.clustering.signatures import losses
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation, Heard
-from umbel.federation.tasks import Loop
+from umbel.federation.tasks import TASKS, Loop
 from umbel.federation.training import train
 from umbel.fields import check, choice, number, refuse_unknown
+from umbel.nets.model import Model
 from umbel.nets.optimiser import OPTIMISERS
 from umbel.tree import Held, Params, Stack, Tree
 
@@ -42,6 +43,7 @@ class Local:
     horizon: int = number(0, ge=0)  # rounds over which it does, after which it stays; 0 = those of the run
     decay_every: int = number(10, ge=1)  # rounds between two steps of the schedule "step" ...
     decay_factor: float = number(0.5, gt=0, le=1)  # ... and what each multiplies the rate by
+    norms: str = choice("shared", "shared", "private")  # private: BatchNorm layers stay at the client (FedBN)
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """A misspelt setting is refused with the near spelling."""
@@ -141,6 +143,7 @@ class Algorithm(ServerSettings, ABC):
     optimisers_because: ClassVar[str] = ""  # why not with others
     servers: ClassVar[tuple[str, ...]] = ("none",)  # rules by which its models may follow means; SERVERS: all
     servers_because: ClassVar[str] = "it does not declare that its models follow means by a server's rule"
+    private_norms: ClassVar[bool] = True  # whether BatchNorm layers may stay at the clients: it averages in clusters
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -171,6 +174,9 @@ class Algorithm(ServerSettings, ABC):
         if self.server == "none" and self.server_lr is not None:
             raise UmbelError(f"The 'server_lr' of {self.name} is the rate of a server's rule: set 'server' as well, or"
                              f" leave it out. Got server none and server_lr {self.server_lr:g}.")
+        if not self.private_norms and self.local.norms == "private":
+            raise UmbelError(f"The 'norms' of {self.name}, which needs whole models at the server or has layers of"
+                             " its own at the clients, must be 'shared'. Got 'private' instead.")
 
     def for_run(self, total: int) -> Self:
         """The same method in a run of `total` rounds, pre-training included: its schedule knows where it ends."""
@@ -186,6 +192,10 @@ class Algorithm(ServerSettings, ABC):
     def why(self, state: State) -> str:
         """Why the clusters are what they are, in a sentence without its full stop; nothing where nobody chose."""
         return ""
+
+    def uses(self, net: Model) -> tuple[str, ...]:
+        """`own`, and before it the client's own BatchNorm layers, where these stay with it."""
+        return (*(["with_norms"] if keeps_norms(net, self.local) else []), *self.own)
 
     def personal(self, sent: Params, kept: Tree) -> Params:
         """The model that a client uses, of the one it was sent and what it kept: the tasks `own`, as plain values."""
@@ -235,13 +245,50 @@ def can_remember(fed: Federation) -> bool:
     return 4 * fed.net.parameters * len(fed.names) <= REMEMBER
 
 
+def keeps_norms(net: Model, local: Local) -> bool:
+    """Whether there are BatchNorm layers that stay at the clients."""
+    return local.norms == "private" and bool(net.norms)
+
+
+def travelling(net: Model, local: Local, models: Tree) -> Tree:
+    """Of models what is sent: all, but for BatchNorm layers that stay at the clients."""
+    return tree.without(models, net.norms) if keeps_norms(net, local) else models
+
+
 def train_from_clusters(fed: Federation, state: State, cohort: Cohort, local: Local, task: Loop | None = None,
                         **options: Any) -> Heard:
     """Send each client its cluster's model and let it train."""
+    models = travelling(fed.net, local, state.models)
     return fed.map(
-        task or train, cohort, work=local.work, each={"model": Held(state.models, state.labels[cohort.ids])},
+        _kind(fed, local, task or train), cohort, work=local.work,
+        each={"model": Held(models, state.labels[cohort.ids])},
         **{"keep": can_remember(fed), **local.at(cohort.round), **options},
     )
+
+
+def train_to_describe(fed: Federation, cohort: Cohort, local: Local, model: Params, work: Work | None = None,
+                      round: int = 0, **options: Any) -> Heard:
+    """Let clients train from one model so that the server learns who they are; they keep nothing of it.
+
+    `round` is the one whose learning rate is taken: all signatures of a run must be made alike.
+    """
+    task = _kind(fed, local, train)
+    untraced: dict[str, Any] = {"keep": False} | ({} if task is train else {"keep_norms": False})
+    return fed.map(task, cohort, work=work or local.work, shared={"model": travelling(fed.net, local, model)},
+                   **untraced, **local.at(round), **options)
+
+
+def _kind(fed: Federation, local: Local, task: Loop) -> Loop:
+    """The task, or what it is for clients that keep their BatchNorm layers."""
+    if not keeps_norms(fed.net, local):
+        return task
+    name = f"private_{task.name}"
+    if name not in TASKS:
+        raise UmbelError(f"The task '{task.name}' sends whole models: take Local(norms=\"shared\"), or register what it"
+                         " is for clients that keep their norms, as in register(private(task)).")
+    kind = TASKS[name]
+    assert isinstance(kind, Loop)
+    return kind
 
 
 def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local, task: Loop | None = None,
@@ -250,19 +297,30 @@ def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local,
 
     `server` is the rule by which a model follows that mean: a method that admits some passes its `server_rule`.
     """
-    return averaged(state, train_from_clusters(fed, state, cohort, local, task, **options), server)
+    heard = train_from_clusters(fed, state, cohort, local, task, **options)
+    return averaged(state, heard, server, fed.net.trained)
 
 
 def averaged(state: AnyState, heard: Heard, server: Server = AT_ONCE,
              acts_on: Collection[str] | None = None) -> AnyState:
     """The same state with each cluster's model moved to the size-weighted mean of its members' answers.
 
-    A server's rule, where there is one, moves the names in `acts_on`, by default all.
+    A server's rule, where there is one, moves the names in `acts_on` that the clients sent, by default all; others,
+    such as running statistics, become the mean.
     """
     labels, size = state.labels[heard.ids], heard.answers["size"]
-    means = tree.mean_by(heard.answers["model"], labels, size, state.models)
+    sent: Stack = heard.answers["model"]
+    mean = means(sent, labels, size, state.models)
     if server.rule == "none":
-        return replace(state, models=means)
+        return replace(state, models=mean)
+    moved = [name for name in sent if acts_on is None or name in acts_on]
     of = torch.bincount(labels[size.cpu() > 0], minlength=tree.count(state.models)) > 0  # which clusters were heard of
-    models, slots = server.follow(state.models, means, of, state.slots, acts_on)
+    models, slots = server.follow(state.models, mean, of, state.slots, moved)
     return replace(state, models=models, slots=slots)
+
+
+def means(models: Stack, labels: Tensor, size: Tensor, otherwise: Stack) -> Stack:
+    """`tree.mean_by` of what the clients sent; layers that stayed with them are as before."""
+    if len(models) == len(otherwise):
+        return tree.mean_by(models, labels, size, otherwise)
+    return {**otherwise, **tree.mean_by(models, labels, size, tree.part(otherwise, models))}

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, State
+from umbel.algorithms.base import Local, State, train_to_describe
 from umbel.clustering.grouping import Known, settle
 from umbel.clustering.proximity import Pairwise, euclidean
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import SIGNATURE
-from umbel.federation.training import train
 
 
 def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Local, round: int = 0) -> State:
@@ -19,9 +18,9 @@ def join_by_weights(fed: Federation, state: State, newcomers: Cohort, local: Loc
 
     `round` is the one that these weights are of: its learning rate is taken.
     """
-    heard = fed.map(train, newcomers._replace(round=0, phase=SIGNATURE), work=local.work, keep=False,
-                    shared={"model": tree.to(state.evidence["anchor"], fed.device)}, **local.at(round))
-    return join_nearest(state, heard.ids, tree.flat(heard.answers["model"]), euclidean)
+    heard = train_to_describe(fed, newcomers._replace(round=0, phase=SIGNATURE), local,
+                              tree.to(state.evidence["anchor"], fed.device), round=round)
+    return join_nearest(state, heard.ids, tree.flat(heard.answers["model"], fed.net.trained), euclidean)
 
 
 def join_nearest(state: State, who: Tensor, points: Tensor, measure: Pairwise) -> State:

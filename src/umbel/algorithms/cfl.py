@@ -56,6 +56,7 @@ class CFL(Algorithm):
     name: ClassVar[str] = "cfl"
     servers: ClassVar[tuple[str, ...]] = SERVERS
     state: ClassVar[type[State]] = CFLState
+    private_norms: ClassVar[bool] = False  # newcomers choose by the loss of whole models
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
@@ -67,7 +68,7 @@ class CFL(Algorithm):
         assert isinstance(state, CFLState)
         heard = train_from_clusters(fed, state, cohort, self.local)
         own, size = state.labels[heard.ids], heard.answers["size"]
-        updates = _updates(heard, state.models, own)
+        updates = _updates(fed, heard, state.models, own)
         largest, splitting = state.largest, []
         for label in sorted(set(own.tolist())):
             inside = own == label
@@ -96,7 +97,7 @@ class CFL(Algorithm):
             asked = Cohort(absent.nonzero().flatten(), cohort.round, SPLIT)
             with suppress(NobodyAnswered):  # then those that did answer are parted alone
                 heard = train_from_clusters(fed, before, asked, self.local, keep=False)
-                late = _updates(heard, before.models, before.labels[heard.ids])
+                late = _updates(fed, heard, before.models, before.labels[heard.ids])
                 ids, updates = torch.cat([ids, heard.ids]), torch.cat([updates, late])
         if len(ids) < self.smallest:
             return after
@@ -114,9 +115,10 @@ class CFL(Algorithm):
         return choose_by_loss(fed, state, newcomers)
 
 
-def _updates(heard: Heard, models: Stack, own: Tensor) -> Tensor:
+def _updates(fed: Federation, heard: Heard, models: Stack, own: Tensor) -> Tensor:
     """Each client's way from the model that it was sent, (m, d)."""
-    return tree.flat(heard.answers["model"]) - tree.flat(tree.take(models, own.to(models[next(iter(models))].device)))
+    sent = tree.take(models, own.to(tree.device_of(models)))
+    return tree.flat(heard.answers["model"], fed.net.trained) - tree.flat(sent, fed.net.trained)
 
 
 def _norms(updates: Tensor, size: Tensor) -> Tensor:

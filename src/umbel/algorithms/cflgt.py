@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, training
+from umbel.algorithms.base import Local, keeps_norms, training, travelling
 from umbel.algorithms.oneshot import OneShot
 from umbel.clustering.flat import affinity_propagation
 from umbel.clustering.grouping import FAR, Grouping
@@ -42,7 +42,9 @@ class CFLGT(OneShot):
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Z'_1, Z'_2: pull and push of each class, 2 C numbers a client."""
-        heard = fed.map(trajectory, cohort, shared={"model": anchor}, total=self.total)
+        own = ("with_norms",) if keeps_norms(fed.net, self.local) else ()
+        heard = fed.map(trajectory, cohort, shared={"model": travelling(fed.net, self.local, anchor)},
+                        total=self.total, become=own)
         return heard.ids, {"trajectory": heard.answers["trajectory"].cpu()}
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:

@@ -10,13 +10,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, training
+from umbel.algorithms.base import Local, train_to_describe, training
 from umbel.algorithms.oneshot import OneShot
 from umbel.clustering.cuts import BY_DISTANCE
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import DISTANCES
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.training import train
 from umbel.fields import choice, number
 from umbel.tree import Params, Tree
 
@@ -43,8 +42,8 @@ class FedClust(OneShot):
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """The classifier's weights after a warm-up from theta_0; nothing else is sent."""
-        heard = fed.map(train, cohort, work=self.local.work._replace(epochs=self.warmup), shared={"model": anchor},
-                        send=fed.net.head_names, keep=False, **self.local.at(0))
+        heard = train_to_describe(fed, cohort, self.local, anchor, self.local.work._replace(epochs=self.warmup),
+                                  send=fed.net.head_names)
         first = tree.flat(tree.stack([{layer: anchor[layer] for layer in fed.net.head_names}]))
         return heard.ids, {"head": (tree.flat(heard.answers["model"]) - first).cpu()}
 

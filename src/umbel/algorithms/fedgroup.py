@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, name_order, one_cluster, training
+from umbel.algorithms.base import (
+    Algorithm,
+    Local,
+    State,
+    clustered_round,
+    name_order,
+    one_cluster,
+    train_to_describe,
+    training,
+)
 from umbel.algorithms.centres import join_nearest
 from umbel.algorithms.oneshot import updates
 from umbel.algorithms.server import SERVERS
@@ -21,7 +30,6 @@ from umbel.clustering.labels import canonical
 from umbel.clustering.proximity import cosine
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
-from umbel.federation.training import train
 from umbel.fields import number
 from umbel.seeds import key
 from umbel.tree import Params
@@ -56,9 +64,9 @@ class FedGroup(Algorithm):
         return replace(grown, labels=labels, evidence=made.evidence | {"anchor": tree.to(anchor, "cpu")})
 
     def _updates(self, fed: Federation, ids: Tensor, anchor: Params) -> tuple[Tensor, Tensor]:
-        heard = fed.map(train, Cohort(ids, 0, SIGNATURE), shared={"model": anchor}, keep=False,
-                        work=self.local.work._replace(steps=self.steps), **self.local.at(0))
-        return heard.ids, updates(heard, anchor).double()
+        heard = train_to_describe(fed, Cohort(ids, 0, SIGNATURE), self.local, anchor,
+                                  self.local.work._replace(steps=self.steps))
+        return heard.ids, updates(fed, heard, anchor).double()
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg in each group."""

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, one_cluster, train_from_clusters, training
+from umbel.algorithms.base import Algorithm, Local, State, averaged, one_cluster, train_from_clusters, training
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import COUNT, Client, Loop, Reply, a_model, register
-from umbel.federation.training import TRAINING, begin_training, send_model, train_step
+from umbel.federation.training import TRAINING, begin_training, private, send_model, train_step
 from umbel.nets.model import Model
 from umbel.tree import Tree
 
@@ -30,6 +30,7 @@ def _counted(net: Model, **options: Any) -> Tree:
 
 counted_train = register(Loop("counted_train", begin_training, train_step, _finish, answers=_counted,
                               options=TRAINING))
+register(private(counted_train))
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,11 @@ class FedNova(Algorithm):
         share = heard.answers["size"].double() / heard.answers["size"].sum().clamp(min=1)  # p_i
         length = self._length(heard.answers["steps"].double()).clamp(min=1)  # a_i
         weights = ((share @ length) * share / length)[None]  # tau_eff p_i / a_i
-        mean = tree.mix(heard.answers["model"], weights)
-        models = tree.each(lambda old, new: (1 - float(weights.sum())) * old + new, state.models, mean)
-        return replace(state, models=models)
+        normalised = tree.without(heard.answers["model"], fed.net.statistics)
+        mean = tree.mix(normalised, weights)
+        models = tree.each(lambda old, new: (1 - float(weights.sum())) * old + new,
+                           tree.part(state.models, normalised), mean)
+        return replace(state, models={**averaged(state, heard).models, **models})  # statistics take no steps
 
     def _length(self, steps: Tensor) -> Tensor:
         """a_i: what tau steps with momentum rho add up to, [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho)."""

@@ -11,7 +11,7 @@ from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_
 from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import Client, Loop, register
-from umbel.federation.training import TRAINING, begin_training, descend, send_model
+from umbel.federation.training import TRAINING, begin_training, descend, noted, private, send_model
 from umbel.fields import number
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
@@ -24,11 +24,13 @@ def _begin(net: Model, client: Client, *, model: Params, **options: Any) -> tupl
 
 def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, mu: float, **options: Any) -> Tree:
     model = carry["model"]
-    pull = tree.minus(model, fixed["anchor"])  # gradient of ||w - w_g||^2 / 2
-    return descend(net, carry, tree.plus(net.gradient(model, batch), pull, mu), **options)
+    slope, statistics = net.gradient_and_statistics(model, batch)
+    pull = tree.minus(tree.part(model, slope), fixed["anchor"])  # gradient of ||w - w_g||^2 / 2
+    return noted(descend(net, carry, tree.plus(slope, pull, mu), **options), statistics)
 
 
 proximal_train = register(Loop("proximal_train", _begin, _step, send_model, options=(*TRAINING, "mu")))
+register(private(proximal_train))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, name_order, one_cluster, train_from_clusters, training
+from umbel.algorithms.base import Algorithm, Local, State, means, name_order, one_cluster, train_from_clusters, training
 from umbel.algorithms.centres import join_by_weights
 from umbel.clustering.grouping import kmeans
 from umbel.clustering.proximity import euclidean
@@ -42,7 +42,7 @@ class FedSEM(Algorithm):
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """Train from the own centre; E-step; M-step."""
         heard = train_from_clusters(fed, state, cohort, self.local)
-        points, ends = tree.flat(heard.answers["model"]), heard.answers["model"]
+        points, ends = tree.flat(heard.answers["model"], fed.net.trained), heard.answers["model"]
         size = heard.answers["size"] if self.weighted else torch.ones(len(heard.ids))
         labels = state.labels.clone()
         if "anchor" not in state.evidence:
@@ -54,8 +54,9 @@ class FedSEM(Algorithm):
             state = replace(state.grow(first, len(made.evidence["centres"]) - 1),
                             evidence=made.evidence | {"anchor": tree.to(first, "cpu")})
         elif not self.freeze or cohort.round < self.freeze:
-            labels[heard.ids] = euclidean(points, tree.flat(state.models)).argmin(1)
-        models = tree.mean_by(ends, labels[heard.ids], size, state.models)
+            centres = tree.flat(tree.part(state.models, ends), fed.net.trained)
+            labels[heard.ids] = euclidean(points, centres).argmin(1)
+        models = means(ends, labels[heard.ids], size, state.models)
         return replace(state, models=models, labels=labels)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:

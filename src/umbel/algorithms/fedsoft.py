@@ -15,7 +15,7 @@ from umbel.algorithms.base import Algorithm, Local, State, training
 from umbel.clustering.signatures import votes
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import Client, Loop, register
-from umbel.federation.training import TRAINING, begin_training, descend, send_model
+from umbel.federation.training import TRAINING, begin_training, descend, noted, send_model
 from umbel.fields import number
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Stack, Tree
@@ -29,8 +29,9 @@ def _begin(net: Model, client: Client, *, models: Stack, share: Tensor, **option
 
 def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, pull: float, **options: Any) -> Tree:
     model = carry["model"]
-    away = {name: fixed["weight"] * model[name] - fixed["target"][name] for name in model}  # sum_s u_s (w - c_s)
-    return descend(net, carry, tree.plus(net.gradient(model, batch), away, pull), **options)
+    slope, statistics = net.gradient_and_statistics(model, batch)
+    away = {name: fixed["weight"] * model[name] - fixed["target"][name] for name in slope}  # sum_s u_s (w - c_s)
+    return noted(descend(net, carry, tree.plus(slope, away, pull), **options), statistics)
 
 
 def _first_model(net: Model, seed: int) -> Tree:
@@ -66,6 +67,7 @@ class FedSoft(Algorithm):
     state: ClassVar[type[State]] = SoftState
     own: ClassVar[tuple[str, ...]] = ("remembered",)
     headline: ClassVar[str] = "last_local"
+    private_norms: ClassVar[bool] = False
 
     def personal(self, sent: Params, kept: Tree) -> Params:
         """Its own model, which was trained near all centres."""

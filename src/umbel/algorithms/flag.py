@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, training
+from umbel.algorithms.base import Local, train_to_describe, training
 from umbel.algorithms.oneshot import OneShot, unragged, updates
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL
@@ -20,7 +20,6 @@ from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
 from umbel.clustering.signatures import class_counts, class_vectors
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.training import train
 from umbel.fields import choice, number
 from umbel.tree import Params, Ragged, Tree
 
@@ -66,9 +65,9 @@ class FLAG(OneShot):
                 counted = fed.map(class_counts, cohort._replace(ids=vectors.ids))
                 parts.append((counted.ids, {"counts": counted.answers["counts"]}))
         if self.beta < 1:
-            trained = fed.map(train, cohort, work=self.local.work._replace(epochs=self.gradient_epochs),
-                              shared={"model": anchor}, keep=False, **self.local.at(0))
-            parts.append((trained.ids, {"update": updates(trained, anchor)}))
+            trained = train_to_describe(fed, cohort, self.local, anchor,
+                                        self.local.work._replace(epochs=self.gradient_epochs))
+            parts.append((trained.ids, {"update": updates(fed, trained, anchor)}))
         answered = torch.stack([torch.isin(cohort.ids, ids) for ids, _ in parts])
         who = cohort.ids[answered.all(0)]
         signature: Tree = {"classes": torch.full((len(who),), fed.net.classes)}

@@ -10,13 +10,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Local, State, averaged, everyone, train_from_clusters, training
+from umbel.algorithms.base import Local, State, averaged, everyone, train_from_clusters, train_to_describe, training
 from umbel.algorithms.oneshot import OneShot, updates
 from umbel.clustering.cuts import BY_DISTANCE
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import DISTANCES
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.training import train
 from umbel.fields import choice, number
 from umbel.tree import Params, Tree
 
@@ -42,14 +41,13 @@ class FLHC(OneShot):
             return super().round(fed, state, cohort)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
         anchor = tree.take(state.models, 0)
-        state = averaged(state, heard, self.server_rule)
-        return self.group_by(fed, state, anchor, heard.ids, {"update": updates(heard, anchor)})
+        state = averaged(state, heard, self.server_rule, fed.net.trained)
+        return self.group_by(fed, state, anchor, heard.ids, {"update": updates(fed, heard, anchor)})
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Delta_i, for newcomers: a local training from the model that the others were sent, at their rate."""
-        heard = fed.map(train, cohort, work=self.local.work, shared={"model": anchor}, keep=False,
-                        **self.local.at(self.pretrain - 1))
-        return heard.ids, {"update": updates(heard, anchor)}
+        heard = train_to_describe(fed, cohort, self.local, anchor, round=self.pretrain - 1)
+        return heard.ids, {"update": updates(fed, heard, anchor)}
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:
         """Distance between updates."""

@@ -33,6 +33,7 @@ class IFCA(Algorithm):
 
     name: ClassVar[str] = "ifca"
     servers: ClassVar[tuple[str, ...]] = SERVERS
+    private_norms: ClassVar[bool] = False  # clients choose by the loss of whole models
 
     @property
     def needs_truth(self) -> bool:

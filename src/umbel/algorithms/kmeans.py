@@ -57,7 +57,7 @@ class KMeans(Algorithm):
 
     def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:
         """k-means of the flat weights; every cluster starts from the global model."""
-        points = tree.flat(heard.answers["model"])
+        points = tree.flat(heard.answers["model"], fed.net.trained)
         labels = torch.full_like(state.labels, -1)
         with fed.timing(CLUSTERING):
             made = kmeans(points, self.clusters, fed.seed, name_order(fed, heard.ids))

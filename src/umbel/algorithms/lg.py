@@ -57,6 +57,7 @@ class LGFedAvg(Algorithm):
     own: ClassVar[tuple[str, ...]] = ("merged",)
     headline: ClassVar[str] = "last_local"
     has_cluster_model: ClassVar[bool] = False
+    private_norms: ClassVar[bool] = False
 
     def personal(self, sent: Params, kept: Tree) -> Params:
         """The client's own layers with the shared ones."""
@@ -64,9 +65,9 @@ class LGFedAvg(Algorithm):
 
     def names(self, net: Model) -> tuple[str, ...]:
         """Parameters of the global layers."""
-        layers = list(dict.fromkeys(name.rpartition(".")[0] for name, _ in net.module.named_parameters()))
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in net.trained))
         chosen = layers[-self.layers :] if self.end == "last" else layers[: self.layers]
-        return tuple(name for name, _ in net.module.named_parameters() if name.rpartition(".")[0] in chosen)
+        return tuple(name for name in net.shapes if name.rpartition(".")[0] in chosen)
 
     def init(self, fed: Federation, seed: int) -> State:
         """The global layers of one random model."""

@@ -147,9 +147,10 @@ class OneShot(Algorithm):
         return torch.full((len(evidence["who"]),), "landmarks" in evidence)
 
 
-def updates(heard: Heard, anchor: Params) -> Tensor:
-    """Flat updates of trained models from where they started, (m, d), on the CPU."""
-    return (tree.flat(heard.answers["model"]) - tree.flat(tree.stack([anchor]))).cpu()
+def updates(fed: Federation, heard: Heard, anchor: Params) -> Tensor:
+    """Flat updates of what was trained and sent, from where it started, (m, d), on the CPU."""
+    ends, trained = heard.answers["model"], fed.net.trained
+    return (tree.flat(ends, trained) - tree.flat(tree.stack([tree.part(anchor, ends)]), trained)).cpu()
 
 
 def unragged(name: str, ragged: Ragged) -> Tree:

@@ -7,6 +7,8 @@ NeurIPS 2020. https://arxiv.org/abs/2002.07948
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, one_cluster, training
 from umbel.algorithms.server import SERVERS
@@ -27,7 +29,8 @@ def _begin(net: Model, client: Client, *, model: Params, **_: Any) -> tuple[Tree
 
 def _part(batch: Batch, which: int, size: int) -> Batch:
     rows = slice(which * size, (which + 1) * size)
-    return Batch(batch.x[rows], batch.y[rows], None if batch.live is None else batch.live[rows])
+    key = None if batch.key is None else batch.key + which  # every part has masks of its own
+    return Batch(batch.x[rows], batch.y[rows], None if batch.live is None else batch.live[rows], key)
 
 
 def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, outer: float, size: int,
@@ -36,12 +39,17 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, oute
     if not len(second.y) or (hessian_free and not len(third.y)):
         return carry  # a short last batch has no second half: no step
     model = carry["model"]
-    ahead = tree.plus(model, net.gradient(model, first), lr, -1)  # w~ = w - alpha g(w; D1)
-    slope = net.gradient(ahead, second)  # g(w~; D2)
+    slope, seen = net.gradient_and_statistics(model, first)
+    ahead = {**tree.plus(model, slope, lr, -1), **seen}  # w~ = w - alpha g(w; D1)
+    slope, seen = net.gradient_and_statistics(ahead, second)  # g(w~; D2)
     if hessian_free:  # (I - alpha H(w; D3)) slope
         there, here = (net.gradient(tree.plus(model, slope, way), third) for way in (NUDGE, -NUDGE))
         slope = tree.plus(slope, tree.minus(there, here), -lr / (2 * NUDGE))
-    return {"model": tree.plus(model, slope, outer, -1)}  # w <- w - beta ...
+    last = third.live if hessian_free else second.live
+    if last is not None:  # padding in its place: no step, and nothing was seen
+        whole = last.any()
+        seen = {name: torch.where(whole, leaf, model[name]) for name, leaf in seen.items()}
+    return {"model": {**tree.plus(model, slope, outer, -1), **seen}}  # w <- w - beta ...
 
 
 meta_train = register(Loop(
@@ -65,6 +73,7 @@ class PerFedAvg(Algorithm):
     name: ClassVar[str] = "perfedavg"
     servers: ClassVar[tuple[str, ...]] = SERVERS
     headline: ClassVar[str] = "fine_tuned"
+    private_norms: ClassVar[bool] = False
     optimisers: ClassVar[tuple[str, ...]] = ("sgd",)
     optimisers_because: ClassVar[str] = "what it learns is the start of one plain gradient step"
 

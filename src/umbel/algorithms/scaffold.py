@@ -11,7 +11,7 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, can_remember, one_cluster, training
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.tasks import COUNT, Client, Loop, Reply, like, register
-from umbel.federation.training import STEP, begin_training, descend
+from umbel.federation.training import STEP, begin_training, descend, noted
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
 
@@ -22,14 +22,15 @@ def _begin(net: Model, client: Client, *, model: Params, control: Params, **opti
 
 
 def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, **options: Any) -> Tree:
-    return descend(net, carry, tree.plus(net.gradient(carry["model"], batch), fixed["shift"]), **options)
+    slope, statistics = net.gradient_and_statistics(carry["model"], batch)
+    return noted(descend(net, carry, tree.plus(slope, fixed["shift"]), **options), statistics)
 
 
 def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, *, lr: float, momentum: float, keep: bool,
             **_: Any) -> Reply:
     way = client.steps.clamp(min=1) * lr / (1 - momentum)  # K lr, with the gain of momentum
     model, start = carry["model"], fixed["start"]
-    change = {name: (start[name] - model[name]) / way - fixed["shift"][name] for name in model}  # c_i+ = c_i - c + ...
+    change = {name: (start[name] - model[name]) / way - shift for name, shift in fixed["shift"].items()}
     change = {name: leaf - client.memory["control"][name] for name, leaf in change.items()}
     control = tree.plus(client.memory["control"], change)
     last = {"last": model} if keep else {}
@@ -37,7 +38,7 @@ def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, *, lr: float, 
 
 
 def _answers(net: Model, **_: Any) -> Tree:
-    return {"model": like(net.shapes), "control": like(net.shapes), "size": COUNT}
+    return {"model": like(net.shapes), "control": like(net.zeros()), "size": COUNT}
 
 
 controlled_train = register(Loop(
@@ -66,6 +67,7 @@ class Scaffold(Algorithm):
     optimisers_because: ClassVar[str] = "its control variates are mean slopes, which sgd's steps add up to"
     servers_because: ClassVar[str] = "the control variates belong to the mean of the models"
     state: ClassVar[type[State]] = ScaffoldState
+    private_norms: ClassVar[bool] = False
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model, no correction."""

@@ -42,6 +42,7 @@ class Solo(Algorithm):
     own: ClassVar[tuple[str, ...]] = ("remembered",)
     headline: ClassVar[str] = "last_local"
     has_cluster_model: ClassVar[bool] = False
+    private_norms: ClassVar[bool] = False
 
     def personal(self, sent: Params, kept: Tree) -> Params:
         """Its own, after all its rounds; the common first one before."""

@@ -105,8 +105,7 @@ class_counts = register(Plain(
 def _forces(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
     """(rows, 2, classes): z1_c = [y=c] (1 - P_c) v pulls, z2_c = [y!=c] P_c v pushes; v's mean over its d features."""
     features = net.embed(params, x)
-    head = [params[name] for name in net.head_names]
-    chance = torch.nn.functional.linear(features, *head).softmax(1)  # P
+    chance = net.classify(params, features).softmax(1)  # P
     own = one_hot(y, net.objective.classes).to(chance.dtype)
     strength = features.flatten(1).mean(1)[:, None]
     return {"force": torch.stack([own * (1 - chance), (1 - own) * chance], dim=1) * strength[:, None]}
@@ -126,7 +125,7 @@ def _forces_of_classes(net: Model, **_: Any) -> Tree:
 
 trajectory = register(Rows(
     "trajectory", _forces, _trajectory, answers=_forces_of_classes,
-    options=("total",)))
+    options=("total", "become")))
 """Pulling and pushing forces of each class on the classifier, in one forward pass (CFLGT)."""
 
 

@@ -88,13 +88,21 @@ class LocalClients:
         rng = generator(self.seed, "batches", cohort.phase, cohort.round, self.population.names[i])
         return batches(self.rows(i, work.rows, now), work, rng)
 
-    def batches(self, plan: IntArray) -> Iterator[Batch]:
+    def keys(self, i: int, cohort: Cohort, steps: int) -> IntArray:
+        """What the dropout masks of client i are drawn by, one for each step of this round and phase."""
+        rng = generator(self.seed, "dropout", cohort.phase, cohort.round, self.population.names[i])
+        return rng.integers(0, 2**63 - 1, steps)
+
+    def batches(self, plan: IntArray, keys: IntArray | None = None) -> Iterator[Batch]:
         """The batches of a plan, without padding; gathered some at a time, which is cheaper than one by one."""
+        drawn = [None] * len(plan) if keys is None else torch.from_numpy(keys).to(self.device)
         at_once = max(1, PIXELS_AT_ONCE // max(1, plan.shape[1] * self.x[:1].numel()))
         for start in range(0, len(plan), at_once):
             rows = torch.from_numpy(plan[start : start + at_once])
-            for live, *batch in zip(rows >= 0, *self.gather(rows.clamp(min=0)), strict=True):
-                yield Batch(*batch) if bool(live[-1]) else Batch(*(part[live] for part in batch))
+            own = drawn[start : start + at_once]
+            for live, key, *batch in zip(rows >= 0, own, *self.gather(rows.clamp(min=0)), strict=True):
+                x, y = batch if bool(live[-1]) else (part[live] for part in batch)
+                yield Batch(x, y, key=key)
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""
@@ -146,7 +154,8 @@ class LocalClients:
         client = self.client(i, rows, len(plan), memory, with_rows=False)
         carry, fixed = task.begin(net, client, **inputs, **options)
         carry = tree.each(torch.clone, carry)  # the step's own, whatever begin took it from
-        for batch in self.batches(plan):
+        keys = self.keys(i, cohort, len(plan)) if net.drops else None
+        for batch in self.batches(plan, keys):
             carry = task.step(net, carry, fixed, batch, **options)
         return task.finish(net, client, carry, fixed, **options)
 

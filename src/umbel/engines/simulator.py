@@ -130,11 +130,14 @@ class Simulator(LocalEngine):
         rows, lengths = side_by_side(plans), [len(plan) for plan in plans]
         full = int((rows >= 0).sum()) == sum(lengths) * rows.shape[2]
         index = torch.from_numpy(rows).to(self.device)
-        live = None if full else index >= 0
+        beside: Tree = {} if full else {"live": index >= 0}
+        if net.drops:
+            keys = [self.clients.keys(i, call.cohort, length)[:, None] for i, length in zip(ids, lengths, strict=True)]
+            beside["key"] = torch.from_numpy(side_by_side(keys)[..., 0]).to(self.device)  # (steps, clients)
         index = index.clamp(min=0)  # on a GPU, a client that has finished may be trained on with nobody looking
         changing = {name: options[name] for name in task.changing if isinstance(options.get(name), float)}
-        steps = self._steps(task, options, changing, carry, fixed, index, live)
-        steps.load(carry, fixed, index, live, changing)
+        steps = self._steps(task, options, changing, carry, fixed, index, beside)
+        steps.load(carry, fixed, index, beside, changing)
         done: list[Tree] = []  # carries of clients that have finished, shortest schedule first
         going, turn = len(plans), 0
         for end in sorted(set(lengths)):
@@ -151,13 +154,13 @@ class Simulator(LocalEngine):
         return send
 
     def _steps(self, task: Loop, options: dict[str, Any], changing: dict[str, float], carry: Tree, fixed: Tree,
-               index: Tensor, live: Tensor | None) -> Steps | Recorded:
+               index: Tensor, beside: Tree) -> Steps | Recorded:
         """Vectorised steps; on a GPU those recorded for the same task, shapes and options but the `changing` ones."""
         lasting = {name: value for name, value in options.items() if name not in changing}
 
         def vectorised(changing: dict[str, Any]) -> Step:
-            def step(carry: Tree, fixed: Tree, *batch: Tensor) -> Tree:
-                return task.step(self.many, carry, fixed, Batch(*batch), **lasting, **changing)
+            def step(carry: Tree, fixed: Tree, x: Tensor, y: Tensor, beside: Tree) -> Tree:
+                return task.step(self.many, carry, fixed, Batch(x, y, **beside), **lasting, **changing)
 
             return torch.vmap(step)  # `changing` is closed over: the same for all clients
 
@@ -166,12 +169,12 @@ class Simulator(LocalEngine):
             return Steps(gather, vectorised)
         room = 1 << (len(index) - 1).bit_length()  # schedules of other lengths fit the same buffer
         index = index.new_empty(room, *index.shape[1:])
-        live = None if live is None else live.new_empty(room, *live.shape[1:])
-        key = (task, repr(sorted(lasting.items())), tuple(changing), kind(carry, fixed, index, live))
+        beside = tree.each(lambda part: part.new_empty(room, *part.shape[1:]), beside)
+        key = (task, repr(sorted(lasting.items())), tuple(changing), kind(carry, fixed, index, beside))
         if key not in self.recorded:
             while len(self.recorded) >= RECORDED:
                 del self.recorded[next(iter(self.recorded))]
-            self.recorded[key] = Recorded(gather, vectorised, carry, fixed, index, live, changing, self.graph_memory)
+            self.recorded[key] = Recorded(gather, vectorised, carry, fixed, index, beside, changing, self.graph_memory)
         return self.recorded[key]
 
     def _stacked_client(self, call: Call, ids: list[int], plans: list[IntArray]) -> Client:

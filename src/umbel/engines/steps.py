@@ -18,7 +18,7 @@ from umbel import tree
 from umbel.tree import Tree
 
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]  # rows of the pool -> images, labels
-Step = Callable[..., Tree]  # carry, fixed, images (w, b, ...), labels (w, b), perhaps live (w, b) -> carry
+Step = Callable[..., Tree]  # carry, fixed, images (w, b, ...), labels (w, b), `beside` of this step -> carry
 Stepper = Callable[[dict[str, Any]], Step]  # options that change by the round, numbers or 0-d tensors -> a step
 LONG = 10  # steps of a long graph, which is launched once and gathers their images at once
 SHARES = (1.0, 0.8, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05)  # widths that are recorded, as shares of the whole chunk
@@ -35,18 +35,21 @@ class Steps:
     def __init__(self, gather: Gather, stepper: Stepper) -> None:
         self.gather, self.stepper = gather, stepper
 
-    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None, changing: dict[str, float]) -> None:
-        """Clients at their start, their schedule (steps, clients, batch), and this round's `changing` options."""
+    def load(self, carry: Tree, fixed: Tree, rows: Tensor, beside: Tree, changing: dict[str, float]) -> None:
+        """Clients at their start, their schedule (steps, clients, batch), and this round's `changing` options.
+
+        `beside` the schedule are `live` and `key`, if any.
+        """
         self.step = self.stepper(changing)
-        self.carry, self.fixed, self.schedule, self.live, self.turn = carry, fixed, rows, live, 0
+        self.carry, self.fixed, self.schedule, self.beside, self.turn = carry, fixed, rows, beside, 0
 
     def play(self, width: int, steps: int) -> None:
         """Let the first `width` clients take their next steps."""
         for _ in range(steps):
-            live = () if self.live is None else (self.live[self.turn, :width],)
             first = slice(0, width)
+            beside = {name: part[self.turn, :width] for name, part in self.beside.items()}
             self.carry = self.step(tree.take(self.carry, first), tree.take(self.fixed, first),
-                                   *self.gather(self.schedule[self.turn, :width]), *live)
+                                   *self.gather(self.schedule[self.turn, :width]), beside)
             self.turn += 1
 
     def rows(self, first: int, last: int) -> Tree:
@@ -62,7 +65,7 @@ class Recorded:
     change by the round, which a graph reads there.
     """
 
-    def __init__(self, gather: Gather, stepper: Stepper, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None,
+    def __init__(self, gather: Gather, stepper: Stepper, carry: Tree, fixed: Tree, rows: Tensor, beside: Tree,
                  changing: Iterable[str], pool: Any) -> None:
         self.gather, self.stepper = gather, stepper
         self.changing = {name: torch.zeros((), device=rows.device) for name in changing}
@@ -70,20 +73,20 @@ class Recorded:
         self.pool = pool  # memory of the graphs, shared: they never run at the same time and leave nothing in it
         self.carry, self.fixed = (tree.each(torch.empty_like, part) for part in (carry, fixed))
         self.schedule = torch.zeros_like(rows)
-        self.live = None if live is None else torch.zeros_like(live)
+        self.beside = tree.zeros_like(beside)
         self.turn = torch.zeros(1, dtype=torch.int64, device=rows.device)
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by width and number of steps
         self.widths = widths(rows.shape[1])
 
-    def load(self, carry: Tree, fixed: Tree, rows: Tensor, live: Tensor | None, changing: dict[str, float]) -> None:
+    def load(self, carry: Tree, fixed: Tree, rows: Tensor, beside: Tree, changing: dict[str, float]) -> None:
         """Copy clients, schedule and options into the buffers; the schedule may be shorter than its buffer."""
         for name, buffer in self.changing.items():
             buffer.fill_(changing[name])
         _copy(self.carry, carry)
         _copy(self.fixed, fixed)
         self.schedule[: len(rows)].copy_(rows)
-        if self.live is not None and live is not None:
-            self.live[: len(live)].copy_(live)
+        for name, part in beside.items():
+            self.beside[name][: len(part)].copy_(part)
         self.turn.zero_()
 
     def play(self, width: int, steps: int) -> None:
@@ -109,11 +112,10 @@ class Recorded:
         def steps(count: int) -> Tree:
             after = carry
             turns = self.turn + torch.arange(count, device=self.turn.device)
-            batches = [*self.gather(self.schedule.index_select(0, turns)[:, :width])]
-            if self.live is not None:
-                batches.append(self.live.index_select(0, turns)[:, :width])
+            x, y = self.gather(self.schedule.index_select(0, turns)[:, :width])
+            beside = {name: part.index_select(0, turns)[:, :width] for name, part in self.beside.items()}
             for k in range(count):
-                after = self.step(after, fixed, *(part[k] for part in batches))
+                after = self.step(after, fixed, x[k], y[k], tree.take(beside, k))
             return after
 
         graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]

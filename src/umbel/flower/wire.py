@@ -58,9 +58,10 @@ def shown(text: object) -> str:
 @lru_cache(maxsize=16)
 def fingerprint(net: Model) -> str:
     """Sixteen hex digits that two models share only when one can take the other's place."""
-    layers = [(name, tuple(leaf.shape), str(leaf.dtype)) for name, leaf in net.module.named_parameters()]
-    about = [net.shape, net.objective.described(), net.head, net.mean.flatten().tolist(), net.std.flatten().tolist(),
-             sorted(layers)]
+    layers = [(name, tuple(leaf.shape), str(leaf.dtype)) for name, leaf in net.shapes.items()]
+    about: list[Any] = [net.shape, net.objective.described(), net.head, net.mean.flatten().tolist(),
+                        net.std.flatten().tolist(), sorted(layers)]
+    about += [frozen] if (frozen := net.frozen_digest()) else []  # what does not travel must be the same at every site
     return blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 

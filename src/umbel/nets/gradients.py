@@ -3,7 +3,6 @@
 Both take the loss as a function of the network, which they call with the parameters put into it.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -17,21 +16,27 @@ Network: TypeAlias = Callable[[Tensor], Tensor]
 Loss: TypeAlias = Callable[[Network], Tensor]
 
 
-def functional(module: nn.Module, params: Params, names: Sequence[str], loss: Loss) -> Params:
-    """By `torch.func`, the only way that vmaps; for one client, `Borrower` costs half as much."""
-    def at(leaves: Params) -> Tensor:
-        return loss(lambda x: functional_call(module, {**params, **leaves}, (x,)))
+def functional(module: nn.Module, params: Params, names: Sequence[str], loss: Loss,
+               noted: Callable[[], Params]) -> tuple[Params, Params]:
+    """By `torch.func`, the only way that vmaps; for one client, `Borrower` costs half as much.
 
-    slope: Params = grad(at)({name: params[name] for name in names})
-    return slope
+    `noted` is asked after the forward pass: what the network leaves beside its output.
+    """
+    def at(leaves: Params) -> tuple[Tensor, Params]:
+        return loss(lambda x: functional_call(module, {**params, **leaves}, (x,))), noted()
+
+    slope, notes = grad(at, has_aux=True)({name: params[name] for name in names})
+    return slope, notes
 
 
 class Borrower:
-    """By autograd, on a module that borrows the parameters for the time of a call."""
+    """By autograd, on a module of its own that borrows parameters and statistics for the time of a call."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = copy.deepcopy(module).requires_grad_(True)
-        self.weights = dict(self.module.named_parameters())
+    def __init__(self, module: nn.Module, trained: Sequence[str]) -> None:
+        self.module = module
+        self.weights: Params = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name in trained:
+            self.weights[name].requires_grad_(True)
 
     def slopes(self, params: Params, names: Sequence[str], loss: Loss) -> Sequence[Tensor]:
         """One for each of `names`, in that order."""

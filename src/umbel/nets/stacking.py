@@ -14,8 +14,10 @@ from umbel.nets.networks import PooledConv2d
 from umbel.ops import dense
 
 # Numbers that a layer keeps for the way back, for each one that it puts out: four pixels before a pooling and the one
-# after it; of a recurrent layer the gates, the states and their tanh.
-KEPT: dict[type[nn.Module], int] = {PooledConv2d: 5, nn.LSTM: 7, nn.GRU: 5}
+# after it; of a recurrent layer the gates, the states and their tanh; of BatchNorm differences, squares and masks; of
+# dropout the mask, and the whole numbers of 64 bits that it is drawn from.
+KEPT: dict[type[nn.Module], int] = {PooledConv2d: 5, nn.LSTM: 7, nn.GRU: 5, nn.modules.batchnorm._BatchNorm: 5,
+                                    nn.Dropout: 5}
 
 
 def for_vmap(module: nn.Module) -> nn.Module:

@@ -21,10 +21,11 @@ class Standalone(nn.Module):
 
     def __init__(self, net: Model, params: Params) -> None:
         super().__init__()
-        self.network = copy.deepcopy(net.module).to("cpu").requires_grad_(True)
+        self.network = copy.deepcopy(net.module).to("cpu")  # with what is frozen
+        for name, leaf in self.network.named_parameters():
+            leaf.requires_grad_(name in net.trained)
         missing, unexpected = self.network.load_state_dict(params, strict=False)
-        buffers = {name for name, _ in self.network.named_buffers()}
-        assert not unexpected and set(missing) <= buffers, (missing, unexpected)  # noqa: PT018
+        assert not unexpected and not set(missing) & set(net.shapes), (missing, unexpected)  # noqa: PT018
         self.register_buffer("mean", net.mean.detach().cpu().clone())
         self.register_buffer("std", net.std.detach().cpu().clone())
         self.train(False)

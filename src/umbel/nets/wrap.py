@@ -3,11 +3,13 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from umbel.errors import UmbelError, unknown
+from umbel.nets.learner import Norm
 from umbel.nets.model import Model
 from umbel.nets.networks import MODELS
 from umbel.nets.objective import Objective, objective_of
@@ -34,30 +36,39 @@ def wrap(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = make().train(False)
-    _refuse_running_statistics(name, module)
+    _refuse_layers(name, module)
+    trained = tuple(path for path, leaf in module.named_parameters() if leaf.requires_grad)
+    if not trained:
+        raise UmbelError(f"The model '{name}' must have something to train, and all its parameters are frozen: let some"
+                         " of them have requires_grad=True.")
     broadcast = (-1, *[1] * (len(shape) - 1))
     model = Model(
         name, make, shape, objective, _find_head(name, module, objective.outputs, head),
         torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast),
-        raw=tokens or (not any(mean) and all(one == 1 for one in std)), tokens=tokens,
+        raw=tokens or (not any(mean) and all(one == 1 for one in std)), tokens=tokens, trained=trained,
         module=module.requires_grad_(False),
     )
     _try_once(model)
     return model
 
 
-def _refuse_running_statistics(name: str, module: nn.Module) -> None:
-    tracking = [
-        path for path, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
-        and layer.track_running_stats
-    ]
-    if tracking:
-        raise UmbelError(
-            f"The model '{name}' has running statistics in {', '.join(tracking[:3])}"
-            f"{' and more' if len(tracking) > 3 else ''}, which averaging over clients would spoil: replace BatchNorm"
-            " by nn.GroupNorm, or build it with track_running_stats=False."
-        )
+def _refuse_layers(name: str, module: nn.Module) -> None:
+    """Layers whose training mode cannot be a pure function of parameters, batch and key."""
+    def refuse(why: str, advice: str, bad: Callable[[Any], bool]) -> None:
+        paths = [path for path, layer in module.named_modules() if bad(layer)]
+        if paths:
+            raise UmbelError(f"The model '{name}' has {why} in {', '.join(paths[:3])}"
+                             f"{' and more' if len(paths) > 3 else ''}: {advice}.")
+
+    refuse("a BatchNorm with a forward of its own", "take nn.BatchNorm1d, 2d or 3d as they are",
+           lambda layer: isinstance(layer, Norm) and type(layer).forward is not Norm.forward)
+    refuse("a BatchNorm with momentum=None, whose statistics depend on how many batches were seen",
+           "give it a momentum, as in nn.BatchNorm2d(..., momentum=0.1)",
+           lambda layer: isinstance(layer, Norm) and layer.track_running_stats and layer.momentum is None)
+    refuse("running statistics of an InstanceNorm", "build it with track_running_stats=False",
+           lambda layer: isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats)
+    refuse("an AlphaDropout, whose masks umbel does not draw", "take nn.Dropout instead",
+           lambda layer: isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0)
 
 
 def _find_head(name: str, module: nn.Module, outputs: int, head: str | None) -> str:

@@ -13,7 +13,7 @@ LARGEST = 16_384  # rows x classes that one program holds in its registers
 
 def mean_loss(logits: Tensor, y: Tensor, live: Tensor | None = None, many: bool = False) -> Tensor:
     """Mean over the live rows, all without `live`; `many`: it stands inside a vmap over clients."""
-    if many and logits.is_cuda and logits.numel() <= LARGEST:
+    if many and logits.is_cuda and logits.numel() <= LARGEST and logits.dtype != torch.float64:
         loss: Tensor = _MeanLoss.apply(logits.float(), y, live)[0]  # type: ignore[no-untyped-call]
         return loss
     if live is None:

@@ -15,7 +15,7 @@ from sklearn.metrics import (
 )
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, State, can_remember
+from umbel.algorithms.base import Algorithm, State, can_remember, travelling
 from umbel.data.clients import Work
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import EVALUATE
@@ -37,8 +37,8 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
     try:
         heard = (fed.testing() if rows == "test" else fed).map(
             score, Cohort(ids, round, EVALUATE), work=Work(epochs=epochs, batch=algorithm.local.batch, rows=rows),
-            each={"model": Held(state.models, state.labels[ids])}, become=become, only=only,
-            **algorithm.local.at(0),
+            each={"model": Held(travelling(fed.net, algorithm.local, state.models), state.labels[ids])}, become=become,
+            only=only, **algorithm.local.at(0),
         )
     except NobodyAnswered:  # a round that nobody could score is no reason to end a run
         return {}
@@ -53,7 +53,7 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
 
 def current(fed: Federation, algorithm: Algorithm, state: State, round: int, rows: str = "test") -> Scores:
     """What clients would use now: the cluster's model, or what the method makes of it."""
-    return accuracy(fed, algorithm, state, round, algorithm.own, rows=rows)
+    return accuracy(fed, algorithm, state, round, algorithm.uses(fed.net), rows=rows)
 
 
 def final(fed: Federation, algorithm: Algorithm, state: State, round: int, epochs: int,
@@ -62,10 +62,12 @@ def final(fed: Federation, algorithm: Algorithm, state: State, round: int, epoch
 
     Not `remembered`: what clients keep is of another round than the state.
     """
+    own = algorithm.uses(fed.net)
+    sent = tuple(name for name in own if name == "with_norms")  # a cluster's model is no model without norms
     remembers = remembered and (can_remember(fed) or "remembered" in algorithm.own)  # such a method always keeps it
     return {
-        "cluster_model": accuracy(fed, algorithm, state, round) if algorithm.has_cluster_model else None,
-        "fine_tuned": accuracy(fed, algorithm, state, round, (*algorithm.own, "fine_tune"), epochs) if epochs else None,
+        "cluster_model": accuracy(fed, algorithm, state, round, sent) if algorithm.has_cluster_model else None,
+        "fine_tuned": accuracy(fed, algorithm, state, round, (*own, "fine_tune"), epochs) if epochs else None,
         "last_local": accuracy(fed, algorithm, state, round, ("remembered",)) if remembers else None,
     }
 

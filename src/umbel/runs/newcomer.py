@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from umbel import tree
+from umbel.algorithms.base import travelling
 from umbel.data import formats
 from umbel.data.clients import Pool, Population
 from umbel.data.plans import load_plan
@@ -81,8 +82,9 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
         raise UmbelError(f"The client '{name}' could not be placed: {error}.") from error
     fed.uplinks = ()  # what it makes of its model stays with it
     label = int(state.labels[-1])
-    become = (*algorithm.own, *(["fine_tune"] if epochs else []))  # as evaluate does it, but the model comes out
-    model: Held | Stack = Held(state.models, state.labels[newcomer])
+    own = algorithm.uses(fed.net)
+    become = (*own, *(["fine_tune"] if epochs else []))  # as evaluate does it, but the model comes out
+    model: Held | Stack = Held(travelling(fed.net, algorithm.local, state.models), state.labels[newcomer])
     for step in become:
         options = algorithm.local.at(0) if step == "fine_tune" else {}
         heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, EVALUATE), each={"model": model},
@@ -96,7 +98,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
 
     tested = len(people.test[-1]) > 0
     members = Counter(info["clusters"]["labels"].values())[label]
-    return Admission(name, label, members, tree.take(stack, 0), score(algorithm.own) if tested else None,
+    return Admission(name, label, members, tree.take(stack, 0), score(own) if tested else None,
                      score(become) if tested and epochs else None, fed.net)
 
 

@@ -44,7 +44,7 @@ class RunOptions:
         algorithm.for_run(algorithm.pretrain + self.rounds)  # refuses a schedule that ends before the run
         if self.fine_tune == 0 and algorithm.headline == "fine_tuned":
             raise UmbelError(f"The 'fine_tune' of {name}, judged by it, must be at least 1. Got 0 instead.")
-        if self.keep == "best" and algorithm.own:
+        if self.keep == "best" and (algorithm.own or algorithm.local.norms == "private"):
             raise UmbelError(f"The 'keep' of {name}, whose clients keep models of their own, must be 'last'."
                              " Got 'best' instead.")
         if self.keep == "best" and algorithm.local.rows != "fit":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, State
+from umbel.algorithms.base import Algorithm, State, keeps_norms
 from umbel.clustering.cuts import plural
 from umbel.errors import UmbelError, unknown
 from umbel.federation import ledger
@@ -93,7 +93,8 @@ class Result:
         clusters = tree.count(self.models)
         if type(cluster) is not int or not 0 <= cluster < clusters:
             raise UmbelError(f"The clusters of this run are 0 to {clusters - 1}. Got {cluster!r} instead.")
-        if not self.algorithm.has_cluster_model:
+        assert self.net is not None
+        if not self.algorithm.has_cluster_model or keeps_norms(self.net, self.algorithm.local):
             raise UmbelError(f"The method '{self.info['method']}' has no model for a whole cluster: ask for a client's,"
                              " as in model(client='c000').")
         return tree.to(tree.take(self.models, cluster), "cpu")
@@ -107,6 +108,8 @@ class Result:
             raise UmbelError(f"The client '{client}' was never placed, and has no model.")
         sent = tree.take(self.models, labels[client])
         kept = {"last": self.net.init(self.info["seed"]), **self.memory.get(client, {})}
+        if keeps_norms(self.net, self.algorithm.local):
+            sent = {**sent, **tree.to(kept.get("norms", self.net.first_norms()), tree.device_of(sent))}
         return tree.to(self.algorithm.personal(sent, kept), "cpu")
 
     def predict(self, x: NDArray[Any] | Tensor, *, client: str | None = None,
