@@ -64,7 +64,8 @@ class Metric(NamedTuple):
     @property
     def caption(self) -> str:
         """What begins the sentence below a table: name, unit, and which way is better where that is not plain."""
-        return f"{self.title}{f' in {self.unit}' if self.unit else ''}{'' if self.higher_is_better else ' (lower is better)'}"
+        unit = f" in {self.unit}" if self.unit else ""
+        return f"{self.title}{unit}{'' if self.higher_is_better else ' (lower is better)'}"
 
     def must_be_accuracy(self) -> None:
         """Refuse `.accuracy` of a run that is judged by something else."""

@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -175,13 +174,13 @@ class Result:
         """A small table, for notebooks."""
         metric = self.metric
         cells = "".join(
-            f"<tr><td>{start.replace('_', ' ')}</td><td>{metric.shown(score['value'])}{metric.spread(score['std'])}</td>"
-            f"<td>{metric.shown(score['worst_decile'])}</td></tr>"
+            f"<tr><td>{start.replace('_', ' ')}</td>"
+            f"<td>{metric.shown(score['value'])}{metric.spread(score['std'])}</td><td>{metric.shown(score['worst_decile'])}</td></tr>"
             for start in evaluate.STARTS if (score := self.info["score"][start])
         )
         value = "all rows together" if metric.pooled else "mean"
         unit = f" ({escape(metric.unit)})" if metric.unit else ""
-        return (f"<div><b>{escape(self._words)}</b><table><tr><th>{metric.name} of</th>"
+        return (f"<div><b>{escape(self._words)}</b><table><tr><th>{escape(metric.name)} of</th>"
                 f"<th>{value} ± std over clients{unit}</th><th>worst tenth</th></tr>{cells}</table></div>")
 
 
@@ -334,7 +333,7 @@ def _scores(algorithm: Algorithm, objective: Objective, state: State, records: l
             options: RunOptions) -> dict[str, Any]:
     """The three scores, None where one does not exist, with the reason."""
     final = records[-1]["final"]
-    scores: dict[str, Any] = {start: None for start in final}
+    scores: dict[str, Any] = dict.fromkeys(final)
     for start, clients in final.items():
         if clients is not None and (summary := evaluate.summary(clients, objective)):
             scores[start] = summary | {"rounds_averaged": 1}
@@ -363,7 +362,7 @@ def _scores(algorithm: Algorithm, objective: Objective, state: State, records: l
 
 def _averaged(lines: list[dict[str, float | None]]) -> dict[str, float | None]:
     """The mean of each number over rounds; of those that define it."""
-    known = {name: [line[name] for line in lines if line[name] is not None] for name in lines[-1]}
+    known = {name: [value for line in lines if (value := line[name]) is not None] for name in lines[-1]}
     return {name: sum(values) / len(values) if values else None for name, values in known.items()}
 
 

@@ -20,7 +20,7 @@ WORDS = {
     "fine_tuned": "the same, fine-tuned",
     "last_local": "after a client's last training",
 }
-POOLED = ("all rows together", "mean ± std over clients", "worst tenth")  # columns of a metric that is no mean over rows
+POOLED = ("all rows together", "mean ± std over clients", "worst tenth")  # where the metric is no mean over rows
 
 
 def follow(session: Session, console: Console, name: str, quiet: bool = False) -> Iterator[Round]:
