@@ -69,8 +69,8 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
     page = {"train": {"down": {"model": 400_000}, "up": {"model": 400_000}}, "evaluate": {"down": {"model": 7}}}
     records: list[dict[str, Any]] = [{"round": -1, "metric": metric, "bytes": {"signature": {"up": {"basis": 100_000}}},
                                       "seconds": {"wall": 0.1}}]
-    records += [{"round": r, "bytes": page, "seconds": {"wall": 0.1},
-                 "metric": metric, "score": {**summary, "value": summary["value"] * (r + 1) / rounds}} for r in range(rounds)]
+    records += [{"round": r, "metric": metric, "bytes": page, "seconds": {"wall": 0.1},
+                 "score": {**summary, "value": summary["value"] * (r + 1) / rounds}} for r in range(rounds)]
     held = [{str(label): int(rows) for label, rows in enumerate(rng.integers(0, 9, 10)) if rows} for _ in names]
     people = [{"name": name, "cluster": label, "truth": truth[i] if known else None, "holds": held[i],
                "score": {"cluster_model": scores[i], "fine_tuned": scores[i]}}
