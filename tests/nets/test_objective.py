@@ -25,9 +25,8 @@ def pooled(objective, out, y, sites):
 def splits(y, seed=0):
     """Random sites, and sites that hold one kind of target each."""
     drawn = torch.from_numpy(np.random.default_rng(seed).integers(0, 4, len(y)))
-    order = y.reshape(len(y), -1)[:, 0].argsort()
-    return [[(drawn == k).nonzero().flatten() for k in range(4)], list(order.split(len(y) // 5 + 1)),
-            [(y.reshape(len(y), -1)[:, 0] == kind).nonzero().flatten() for kind in y.reshape(len(y), -1)[:, 0].unique()]]
+    return [[(drawn == k).nonzero().flatten() for k in range(4)], list(y.argsort().split(len(y) // 5 + 1)),
+            [(y == kind).nonzero().flatten() for kind in y.unique()]]
 
 
 # Metric
