@@ -144,14 +144,14 @@ def summary(line: str, folder: Path) -> dict[str, object]:
     names = ("curve", "linkage", "hopkins", "variation", "cut")
     lists = {name: kept[name].tolist() for name in names if name in kept}
     rounds = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
-    curve = {each["round"] + 1: each["accuracy"]["mean"] for each in rounds if each.get("accuracy")}
+    curve = {each["round"] + 1: each["score"]["value"] for each in rounds if each.get("score")}
     if "--join" in line:
         late = int(line.split("--join ")[1].split("@")[0])
         lists["right"] = joined_rightly(info["clusters"]["labels"], info["clusters"]["truth"], late)
         people = json.loads((folder / "clusters.json").read_text())["clients"][-late:]
-        lists["tuned"] = sum(each["accuracy"]["fine_tuned"] for each in people) / late
+        lists["tuned"] = sum(each["score"]["fine_tuned"] for each in people) / late
     return {"command": line, "clusters": info["clusters"]["count"], "ari": info["clusters"]["ari"],
-            "accuracy": info["accuracy"]["cluster_model"], "curve": curve, "data": info["data"],
+            "accuracy": info["score"]["cluster_model"], "curve": curve, "data": info["data"],
             "seconds": info["seconds"]["total"], **lists}
 
 

@@ -9,16 +9,21 @@ import torch
 from safetensors.torch import save_file
 
 from umbel.clustering.linkage import cut, linkage
+from umbel.nets.objective import Classify, Objective
 from umbel.runs import evaluate
-from umbel.runs.result import SCHEMA, versions
+from umbel.runs.result import versions
+from umbel.runs.schema import SCHEMA
+
+CLASSIFY = Classify(10)
 
 
 def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: int = 5, groups: int = 3, seed: int = 0,
-             names: list[str] | None = None, known: bool = True, gain: float = 0.0, **changed: Any) -> Path:
+             names: list[str] | None = None, known: bool = True, gain: float = 0.0,
+             objective: Objective = CLASSIFY, **changed: Any) -> Path:
     """A finished run: `groups` groups of clients around centres on a line, described by their distances and cut there.
 
     `known=False` is a scenario without true groups; method `fedavg` has one cluster and no evidence; `cflgt` has
-    trajectories and no linkage.
+    trajectories and no linkage. `objective` says what it is judged by; scores go from 0.5 to 0.9, plus `gain`.
     """
     rng = np.random.default_rng(seed)
     path.mkdir(parents=True)
@@ -44,9 +49,12 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
     save_file({f"{name}/last/fc.weight": torch.tensor(rng.normal(size=(3, 2))) for name in names},
               path / "memory.safetensors")
     scores = (np.linspace(0.5, 0.9, clients) + gain).tolist()
-    summary = evaluate.summary({n: {"accuracy": s, "rows": 10} for n, s in zip(names, scores, strict=True)})
+    clients_of: dict[str, evaluate.ClientScore] = {name: {"score": score, "loss": 1.0, "rows": 10}
+                                                   for name, score in zip(names, scores, strict=True)}
+    together = {objective.metric.name.lower(): sum(scores) / clients}
+    summary = evaluate.summary({"clients": clients_of, "pooled": together}, objective)
     agreement = evaluate.agreement(labels, truth) if known else dict.fromkeys(evaluate.agreement([0], [0]))
-    final = {**summary, "rounds_averaged": 1}
+    final, metric = {**summary, "rounds_averaged": 1}, objective.metric._asdict()
     info = {
         "schema": SCHEMA, "status": "finished", "method": method, "params": {"rank": 3, "cut": "value", "lr": 0.01},
         "data": "digits", "data_part": "", "scenario": "rotation-4", "partition_hash": f"{seed:016x}",
@@ -54,18 +62,18 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
         "clients": clients, "rounds": {"pretrain": 0, "after": rounds}, "fraction": 1.0, "engine": "simulator",
         "device": "cpu", "precision": "float32", "headline": "cluster_model",
         "clusters": {"count": max(labels) + 1, **agreement, "unplaced": 0, "why": {}},
-        "accuracy": {"cluster_model": final, "fine_tuned": final, "last_local": None, "missing": {}},
+        "metric": metric, "score": {"cluster_model": final, "fine_tuned": final, "last_local": None, "missing": {}},
         "bytes": {"down": 4_000_000, "up": 4_000_000, "by_kind": {}, "evaluate": 9}, "lost": {},
         "seconds": {"total": 1.5, "per_round": 0.3}, "versions": versions(),
     } | changed
     page = {"train": {"down": {"model": 400_000}, "up": {"model": 400_000}}, "evaluate": {"down": {"model": 7}}}
-    records: list[dict[str, Any]] = [{"round": -1, "bytes": {"signature": {"up": {"basis": 100_000}}},
+    records: list[dict[str, Any]] = [{"round": -1, "metric": metric, "bytes": {"signature": {"up": {"basis": 100_000}}},
                                       "seconds": {"wall": 0.1}}]
-    records += [{"round": r, "bytes": page, "seconds": {"wall": 0.1},
-                 "accuracy": {**summary, "mean": summary["mean"] * (r + 1) / rounds}} for r in range(rounds)]
+    records += [{"round": r, "metric": metric, "bytes": page, "seconds": {"wall": 0.1},
+                 "score": {**summary, "value": summary["value"] * (r + 1) / rounds}} for r in range(rounds)]
     held = [{str(label): int(rows) for label, rows in enumerate(rng.integers(0, 9, 10)) if rows} for _ in names]
     people = [{"name": name, "cluster": label, "truth": truth[i] if known else None, "holds": held[i],
-               "accuracy": {"cluster_model": scores[i], "fine_tuned": scores[i]}}
+               "score": {"cluster_model": scores[i], "fine_tuned": scores[i]}}
               for i, (name, label) in enumerate(zip(names, labels, strict=True))]
     (path / "result.json").write_text(json.dumps(info))
     (path / "clusters.json").write_text(json.dumps({"members": {}, "clients": people}))

@@ -87,8 +87,8 @@ def ended_in(folder: Path) -> dict[str, Any]:
         "tensors": {name: blake2b(leaf.numpy().tobytes() + str((leaf.dtype, tuple(leaf.shape))).encode(),
                                   digest_size=8).hexdigest() for name, leaf in sorted(tensors.items())},
         "labels": info["clusters"]["labels"],
-        "scores": {kind: score and score["mean"] for kind, score in info["accuracy"].items() if kind != "missing"},
-        "curve": [line["accuracy"]["mean"] for line in lines if line.get("accuracy")],
+        "scores": {kind: score and score["mean"] for kind, score in info["score"].items() if kind != "missing"},
+        "curve": [line["score"]["mean"] for line in lines if line.get("score")],
         "bytes": [{phase: moved for phase, moved in line["bytes"].items() if phase != "evaluate"} for line in lines],
     }
 

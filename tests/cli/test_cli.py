@@ -318,7 +318,7 @@ def test_a_comparison_is_a_table_and_two_files(umbel: Umbel, tmp_path: Path) -> 
     with (tmp_path / "c" / "compare.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["method"] for row in rows] == ["fedavg", "solo", "fedprox"]
-    assert [float(row["accuracy"]) for row in rows] == [line["accuracy"] for line in lines]
+    assert [float(row["score"]) for row in rows] == [line["score"] for line in lines]
     folders = sorted(path.name for path in (tmp_path / "c").iterdir() if path.is_dir())
     assert folders == ["fedavg-s0", "fedavg-s1", "fedprox-s0", "fedprox-s1", "solo-s0", "solo-s1"]
     hashes = {json.loads((tmp_path / "c" / name / "result.json").read_text())["partition_hash"]

@@ -220,8 +220,8 @@ def test_pacfl_survives_the_death_of_server_and_site_and_admits_a_latecomer(depl
     assert list(last["lost"]) == ["site-a"]
     assert last["trained"] == [1, 2, 3]
     assert last["seconds"]["train"] < deadline + 0.5 * exchange
-    assert info["accuracy"]["cluster_model"]["over"] == 3
-    assert info["accuracy"]["cluster_model"]["mean"] > 0.5
+    assert info["score"]["cluster_model"]["over"] == 3
+    assert info["score"]["cluster_model"]["mean"] > 0.5
     print(f"seconds: {[record['seconds'] for record in deployment.rounds(run)]}")
 
 

@@ -70,7 +70,7 @@ def test_sites_run_to_a_result_on_the_server(grid, tmp_path, method):
     assert "alpha" in page.write([load(tmp_path / "run")])
     info = json.loads((tmp_path / "run" / "result.json").read_text())
     assert info["clients"] == 4
-    assert info["accuracy"]["cluster_model"]["mean"] > 0.5
+    assert info["score"]["cluster_model"]["mean"] > 0.5
     if method == "pacfl":
         assert info["clusters"]["labels"] == dict(zip(SITES, TRUTH[:4], strict=False))
         assert "cluster 0: alpha, charlie" in said
@@ -228,7 +228,7 @@ def test_sites_without_test_rows_are_not_scored(tmp_path):
         grid.connect(**{"name": name, "memory-dir": str(tmp_path / name)})
     session, _ = played(grid, tmp_path, method="pacfl")
     info = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert info["accuracy"]["cluster_model"]["over"] == 1
+    assert info["score"]["cluster_model"]["over"] == 1
     assert session.saved.records[-1]["trained"] == [0, 1, 2, 3]
 
 
@@ -240,8 +240,8 @@ def test_sites_without_any_test_rows_have_a_result(tmp_path):
     played(grid, tmp_path, method="pacfl", rounds=1)
     info = json.loads((tmp_path / "run" / "result.json").read_text())
     assert info["clusters"]["count"] == 2
-    assert info["accuracy"]["cluster_model"] is None
-    assert info["accuracy"]["missing"]["cluster_model"] == "no client that could be asked has test rows"
+    assert info["score"]["cluster_model"] is None
+    assert info["score"]["missing"]["cluster_model"] == "no client that could be asked has test rows"
 
 
 def test_a_model_of_your_own(tmp_path):

@@ -201,7 +201,7 @@ def test_gains_are_paired_by_partition_and_seed(tmp_path: Path) -> None:
     assert views.baseline(run, [other, plain, run]) is plain
     assert views.baseline(run, [other, run]) is None
     assert views.baseline(plain, [plain, other]) is None
-    assert views.gain_sentence(views.gains(run, plain)) == (
+    assert views.gain_sentence(views.gains(run, plain), run.metric) == (
         "12 of 12 clients gain, 0 lose, 0 stay within half a point; on average +5.0 points.")
 
 
@@ -303,9 +303,9 @@ def cut_evidence(path: Path) -> None:
 WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "not ours": (gone("recipe.toml"), "must be a run of umbel, or hold some. There is no recipe.toml in it."),
     "unfinished": (gone("result.json"), "is not finished. Go on with: umbel run --resume --out"),
-    "older": (changed("result.json", '"schema": 1', '"schema": 0'), "Got 0: run its recipe.toml again."),
-    "of no version": (changed("result.json", '"schema"', '"other"'), "must have schema 1"),
-    "no object": (lambda path: (path / "result.json").write_text("[1]"), "must have schema 1"),
+    "older": (changed("result.json", '"schema": 2', '"schema": 0'), "Got 0: run its recipe.toml again."),
+    "of no version": (changed("result.json", '"schema"', '"other"'), "must have schema 2"),
+    "no object": (lambda path: (path / "result.json").write_text("[1]"), "must have schema 2"),
     "empty result": (emptied("result.json"), "must hold JSON as umbel writes it."),
     "no clusters": (gone("clusters.json"), "clusters.json must hold JSON as umbel writes it."),
     "other clients": (changed("result.json", '"clients": 12', '"clients": 13'), "has 12 clients, result.json 13"),

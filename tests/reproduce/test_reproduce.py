@@ -14,6 +14,7 @@ from terminal import SMALL, Umbel, snapshot, start
 
 from umbel.algorithms import ALGORITHMS
 from umbel.errors import UmbelError
+from umbel.nets.objective import Metric
 from umbel.reproduce import beside, computed, cost, selection
 from umbel.reproduce.beside import Outcome
 from umbel.reproduce.measures import MEASURES
@@ -266,15 +267,18 @@ def test_bands_are_numbers_shares_or_the_wider_of_both() -> None:
 
 def test_rounds_and_bytes_to_a_target() -> None:
     """The first round that reaches it; bytes of all phases until then, evaluation left out."""
-    def record(round: int, accuracy: float | None) -> dict[str, object]:
+    def record(round: int, score: float | None, higher: bool = True) -> dict[str, object]:
         pages = {"train": {"down": {"model": 100}, "up": {"model": 100}}, "evaluate": {"down": {"model": 7}}}
         return {"round": round, "bytes": pages if round >= 0 else {"signature": {"up": {"basis": 5}}},
-                **({} if accuracy is None else {"accuracy": {"mean": accuracy}})}
+                **({} if score is None else {"score": {"value": score}}),
+                "metric": Metric("", higher_is_better=higher)._asdict()}
 
     records = [record(-1, None), record(0, 0.4), record(1, None), record(2, 0.8), record(3, 0.7)]
     assert cost.rounds_to(records, 0.75) == 3
     assert cost.bytes_to(records, 0.75) == 605
     assert cost.rounds_to(records, 0.9) is cost.bytes_to(records, 0.9) is None
+    falling = [record(0, 0.4, False), record(1, 0.2, False)]
+    assert [cost.rounds_to(falling, target) for target in (0.4, 0.3, 0.1)] == [1, 2, None]
 
 
 def test_the_megabit_formula_gives_tables_9_and_10_of_pacfl() -> None:
@@ -423,7 +427,7 @@ def test_newcomers_and_targets_are_read_from_runs(umbel: Umbel, tiny: Path, tmp_
     ours = {(row, measure): line["ours"] for (row, _, measure), line in told(tmp_path / "t").items()}
     folder = next((tmp_path / "t").glob("pacfl*"))
     late = json.loads((folder / "clusters.json").read_text())["clients"][-2:]
-    tuned = 100 * sum(each["accuracy"]["fine_tuned"] for each in late) / 2
+    tuned = 100 * sum(each["score"]["fine_tuned"] for each in late) / 2
     assert ours["pacfl", "newcomers"] == pytest.approx(tuned)
     assert ours["fedavg", "newcomers"] is not None
     assert ours["fedavg", "rounds"] == 1

@@ -367,7 +367,7 @@ def test_newcomers_are_unplaced_before_and_placed_after(tmp_path: Path) -> None:
     assert labels == {-1: four, 0: four, 1: five, 2: five, 3: truth}
     assert unplaced == {-1: 2, 0: 2, 1: 1, 2: 1, 3: 0}
     assert asked == {-1: None, 0: 4, 1: 5, 2: 4, 3: 5}
-    assert result.info["accuracy"]["cluster_model"]["over"] == 5  # the one that left cannot be asked
+    assert result.info["score"]["cluster_model"]["over"] == 5  # the one that left cannot be asked
 
 
 def test_who_never_came_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_who_never_came_is_left_out_and_counted(tmp_path: Path) -> None:
     result = read_json(tmp_path / "run" / "result.json")
     assert result["clusters"]["unplaced"] == 2
     assert list(result["clusters"]["labels"].values())[4:] == [-1, -1]
-    assert (result["clusters"]["ari"], result["accuracy"]["cluster_model"]["over"]) == (1.0, 4)
+    assert (result["clusters"]["ari"], result["score"]["cluster_model"]["over"]) == (1.0, 4)
 
 
 # What is left
@@ -386,7 +386,7 @@ def test_who_never_came_is_left_out_and_counted(tmp_path: Path) -> None:
 RESULT = {
     "schema", "status", "method", "params", "data", "data_part", "scenario", "scenario_facts", "partition_hash",
     "test_mode", "model", "seed", "clients", "rounds", "fraction", "engine", "device", "precision", "workers",
-    "headline", "clusters", "accuracy", "bytes", "seconds", "lost", "versions",
+    "headline", "clusters", "metric", "score", "bytes", "seconds", "lost", "versions",
 }
 
 
@@ -402,10 +402,11 @@ def test_every_result_has_the_same_keys(method: str, tmp_path: Path) -> None:
     assert set(result["clusters"]) == {"count", "labels", "truth", "ari", "ami", "homogeneity", "completeness",
                                        "v_measure", "unplaced", "why"}
     kinds = {"cluster_model", "fine_tuned", "last_local"}
-    assert set(result["accuracy"]) == kinds | {"missing"}
-    for kind in kinds - set(result["accuracy"]["missing"]):
-        assert {"mean", "std", "worst_decile", "weighted", "over", "rounds_averaged"} <= set(result["accuracy"][kind])
-    assert result["accuracy"][result["headline"]] is not None
+    assert set(result["score"]) == kinds | {"missing"}
+    for kind in kinds - set(result["score"]["missing"]):
+        assert {"mean", "std", "worst_decile", "weighted", "over", "value", "pooled", "rounds_averaged"} <= set(
+            result["score"][kind])
+    assert result["score"][result["headline"]] is not None
     assert {"down", "up", "by_kind", "evaluate"} <= set(result["bytes"])
     assert {"total", "per_round", "signature", "clustering"} <= set(result["seconds"])
     assert {"umbel", "python", "torch", "numpy"} <= set(result["versions"])

@@ -3,7 +3,8 @@ from helpers import ENGINES, LOCAL, SEED, tiny_model, tiny_population
 
 from umbel import tree
 from umbel.algorithms import FedAvg
-from umbel.runs.evaluate import accuracy, agreement, summary
+from umbel.nets.objective import Classify, Regress
+from umbel.runs.evaluate import agreement, scores, summary
 
 
 def merged(groups: int, members: int, *pairs: tuple[int, int]) -> tuple[list[int], list[int]]:
@@ -33,18 +34,44 @@ def test_numbers_of_clusters_do_not_matter():
     assert agreement([5, 5, 2, 2], [0, 0, 1, 1])["ari"] == 1
 
 
+def scored(pairs, **pooled):
+    """Clients of these scores and rows."""
+    return {"clients": {f"c{i}": {"score": score, "loss": 1.0, "rows": rows} for i, (score, rows) in enumerate(pairs)},
+            "pooled": pooled}
+
+
 def test_summary_of_accuracies():
     """Mean 0.6 of four clients, worst tenth is the worst of them, weighted by test rows."""
     pairs = [(0.2, 1), (0.6, 1), (0.6, 1), (1.0, 7)]
-    clients = {f"c{i}": {"accuracy": accuracy, "rows": rows} for i, (accuracy, rows) in enumerate(pairs)}
-    assert summary(clients) == pytest.approx(
-        {"mean": 0.6, "std": 0.28284271, "worst_decile": 0.2, "weighted": 0.84, "over": 4})
+    found = summary(scored(pairs, accuracy=0.84), Classify(10))
+    assert found.pop("pooled") == {"accuracy": 0.84}
+    assert found == pytest.approx(
+        {"mean": 0.6, "std": 0.28284271, "worst_decile": 0.2, "weighted": 0.84, "over": 4, "value": 0.6})
+
+
+def test_summary_of_errors():
+    """The worst tenth of errors is the largest of them; the rest is as for accuracies."""
+    found = summary(scored([(2.0, 1), (6.0, 1), (6.0, 1), (10.0, 7)], mae=8.4), Regress())
+    assert (found["mean"], found["worst_decile"], found["weighted"], found["value"]) == (6.0, 10.0, 8.4, 6.0)
+
+
+def test_a_pooled_metric_is_judged_over_all_rows():
+    """A site that cannot define it harms nothing and is left out of the mean; nothing at all is no summary."""
+    objective = Classify(2, judged_by="auc")
+    found = summary(scored([(0.8, 4), (None, 9), (0.6, 4)], accuracy=0.5, auc=0.9), objective)
+    assert (found["value"], found["weighted"], found["over"]) == (0.9, 0.9, 2)
+    assert found["mean"] == pytest.approx(0.7)
+    alone = summary(scored([(None, 4), (None, 9)], accuracy=0.5, auc=0.75), objective)
+    assert (alone["value"], alone["mean"], alone["std"], alone["worst_decile"], alone["over"]) == (0.75, *[None] * 3, 0)
+    assert summary(scored([(None, 4)], accuracy=1.0, auc=None), objective) == {}
+    assert summary(scored([]), objective) == summary(scored([]), Regress()) == {}
 
 
 def test_the_worst_tenth_of_eleven_clients_are_two():
     """A tenth is rounded up: mean of 0.1 and 0.3, where one client alone would be 0.1."""
-    clients = {f"c{i}": {"accuracy": value, "rows": 1} for i, value in enumerate([0.3, 0.1, *[0.9] * 9])}
-    assert summary(clients)["worst_decile"] == pytest.approx(0.2)
+    pairs = [(value, 1) for value in (0.3, 0.1, *[0.9] * 9)]
+    assert summary(scored(pairs), Classify(10))["worst_decile"] == pytest.approx(0.2)
+    assert summary(scored(pairs), Regress())["worst_decile"] == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("engine", ["loop", "simulator"])
@@ -52,8 +79,12 @@ def test_clients_are_scored_on_their_test_rows(engine):
     """Hits among the ten test rows of each, and no other rows."""
     fed = ENGINES[engine](tiny_model(), tiny_population(), SEED)
     state = FedAvg(local=LOCAL).init(fed, SEED)
-    scores = accuracy(fed, FedAvg(local=LOCAL), state, 1)
+    found = scores(fed, FedAvg(local=LOCAL), state, 1)
+    total = 0.0
     for i, name in enumerate(fed.names):
         x, y = fed.clients.gather(fed.clients.population.test[i])
         hits = (fed.net.logits(tree.take(state.models, 0), x).argmax(1) == y).sum()
-        assert (scores[name]["accuracy"], scores[name]["rows"]) == (pytest.approx(float(hits) / 10), 10)
+        own = found["clients"][name]
+        assert (own["score"], own["rows"]) == (pytest.approx(float(hits) / 10), 10)
+        total += float(hits)
+    assert found["pooled"] == {"accuracy": total / (10 * len(fed.names))}

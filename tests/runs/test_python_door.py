@@ -190,7 +190,7 @@ def test_a_run_after_another_on_one_federation_starts_afresh():
     fed = tiny()
     u.run(u.FedAvg(local=LOCAL), fed, rounds=5, fine_tune=0)
     after = u.run(u.Solo(local=LOCAL), fed, rounds=3, fine_tune=0)
-    assert after.info["accuracy"] == alone.info["accuracy"]
+    assert after.info["score"] == alone.info["score"]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "solo", "lg", "fedavg-ft"])
@@ -204,7 +204,7 @@ def test_a_loop_that_is_left_early_has_the_result_of_a_run_of_that_length(name):
             break
     early, whole = u.finish(method, fed, done.state, records), u.run(method, tiny(), rounds=3)
     assert early.info["rounds"] == {"pretrain": 0, "after": 3, "asked": 9}
-    assert early.info["accuracy"] == whole.info["accuracy"]
+    assert early.info["score"] == whole.info["score"]
     assert early.clusters == whole.clusters
     assert early.info["bytes"]["up"] == whole.info["bytes"]["up"]
 
@@ -249,7 +249,7 @@ def test_the_best_round_is_kept(tmp_path):
     states = {}
     whole = list(u.rounds(method, tiny(), rounds=8, keep="best"))
     for done in whole[1:]:
-        states[done.index] = (done.record["validation"]["mean"], done.state)
+        states[done.index] = (done.record["validation"]["value"], done.state)
     best = max(states, key=lambda index: (states[index][0], -index))
     assert best < 7  # else the last would do
     in_memory = u.run(method, tiny(), rounds=8, keep="best")
@@ -258,8 +258,8 @@ def test_the_best_round_is_kept(tmp_path):
     for result in (in_memory, on_disk, loaded):
         assert result.info["kept"] == {"round": best, "validation": states[best][0]}
         assert all(torch.equal(result.models[name], leaf) for name, leaf in states[best][1].models.items())
-    assert in_memory.info["accuracy"]["last_local"] is None
-    assert "best round" in in_memory.info["accuracy"]["missing"]["last_local"]
+    assert in_memory.info["score"]["last_local"] is None
+    assert "best round" in in_memory.info["score"]["missing"]["last_local"]
 
 
 def test_the_best_round_survives_a_stop(tmp_path):
@@ -275,7 +275,7 @@ def test_the_best_round_survives_a_stop(tmp_path):
         u.run(method, tiny(), rounds=8, keep="best", out=tmp_path / "run", on_round=die)
     again = u.resume(tmp_path / "run", fed=tiny())
     assert again.info["kept"] == whole.info["kept"]
-    assert again.info["accuracy"] == whole.info["accuracy"]
+    assert again.info["score"] == whole.info["score"]
     assert all(torch.equal(again.models[name], leaf) for name, leaf in whole.models.items())
 
 
@@ -320,8 +320,8 @@ def test_a_run_in_a_folder_is_the_run_of_the_command_line(tmp_path, umbel: Umbel
     for name in ("recipe.toml", "state.safetensors", "memory.safetensors", "evidence.safetensors", "model.json",
                  "clusters.json"):
         assert (typed / name).read_bytes() == (tmp_path / "python" / name).read_bytes(), name
-    assert u.load(typed).info["accuracy"] == result.info["accuracy"]
-    assert u.resume(typed).info["accuracy"] == result.info["accuracy"]  # finished: it is loaded
+    assert u.load(typed).info["score"] == result.info["score"]
+    assert u.resume(typed).info["score"] == result.info["score"]  # finished: it is loaded
 
 
 @pytest.mark.parametrize("name", ["flag", "solo", "lg", "fedsoft", "scaffold"])
@@ -355,7 +355,7 @@ def test_a_clusters_model_is_a_plain_module_with_its_normalisation(model, tmp_pa
     for i, client in enumerate(result.clusters["clients"]):
         x, y = people.pool.x[people.test[i]], people.pool.y[people.test[i]]
         hits = (module(torch.from_numpy(x)).argmax(1).numpy() == y).mean()
-        assert hits == pytest.approx(client["accuracy"]["cluster_model"])
+        assert hits == pytest.approx(client["score"]["cluster_model"])
         assert (result.predict(x, cluster=0) == result.predict(x.astype(np.float32) / 255, client=client["name"])).all()
     about = json.loads((tmp_path / "run" / "model.json").read_text())
     assert (about["name"], about["classes"]) == (model, 10)
@@ -399,7 +399,7 @@ def test_own_networks_and_methods_are_saved_loaded_and_resumed(tmp_path):
     with pytest.raises(u.UmbelError, match=r"is from another recipe: its 'lr' is 0.1, asked for is 0.5"):
         u.resume(folder, fed=tiny(), algorithm=Mine(local=u.Local(lr=0.5, epochs=1, batch=5)))
     result = u.resume(folder, fed=tiny(), algorithm=Mine(local=LOCAL))
-    assert result.info["accuracy"] == whole.info["accuracy"]
+    assert result.info["score"] == whole.info["score"]
     assert all(torch.equal(result.models[name], leaf) for name, leaf in whole.models.items())
     with pytest.raises(u.UmbelError, match="is of a method of your own, 'Mine': give it as"):
         u.load(folder)
@@ -453,7 +453,7 @@ def test_a_comparison_on_ones_own_federation():
     """Every method starts afresh; seeds belong to the federation."""
     fed = tiny()
     lines = u.compare([u.FedAvg(local=LOCAL), u.Solo(local=LOCAL)], fed, rounds=2).lines
-    assert lines[1]["accuracy"] == u.run(u.Solo(local=LOCAL), tiny(), rounds=2).accuracy
+    assert lines[1]["score"] == u.run(u.Solo(local=LOCAL), tiny(), rounds=2).accuracy
     with pytest.raises(u.UmbelError, match="A federation has the seed it was made with"):
         u.compare(["fedavg"], fed, rounds=2, seeds=3)
 

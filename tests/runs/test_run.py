@@ -77,7 +77,7 @@ def test_every_round_draws_a_cohort_of_its_own():
 
 
 def test_the_last_round_is_tested_once():
-    """Three accuracies are three models sent to each; what clients would use now is one of them, not a fourth."""
+    """Three scores are three models sent to each; what clients would use now is one of them, not a fourth."""
     fed = tiny()
     first, last = (each.record["bytes"]["evaluate"]["down"]["model"]
                    for each in list(rounds(FedAvg(local=LOCAL), fed, rounds=2))[1:])
@@ -88,6 +88,11 @@ def test_the_last_round_is_tested_once():
 @pytest.mark.parametrize(("now", "best", "answer"), [(0.6, None, True), (0.6, 0.5, True), (0.5, 0.5, False),
                                                      (0.4, 0.5, False), (None, None, False), (None, 0.5, False)])
 def test_the_better_round_has_the_higher_validation_score(now, best, answer):
-    """Of equal ones the first counts; a round without a score never does."""
-    record, so_far = ({} if score is None else {"validation": {"mean": score}} for score in (now, best))
-    assert better(record, so_far or None) == answer
+    """Of equal ones the first counts; a round without a score never does; the lower one where the metric says so."""
+    def record(score, higher):
+        metric = {"name": "", "higher_is_better": higher}
+        return {} if score is None else {"validation": {"value": score}, "metric": metric}
+
+    assert better(record(now, True), record(best, True) or None) == answer
+    if best is not None and now is not None and now != best:  # an error turns the order round
+        assert better(record(now, False), record(best, False)) != answer

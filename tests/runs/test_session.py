@@ -47,7 +47,7 @@ def test_the_best_round_is_kept(out):
     result = run(method, tiny(), rounds=4, keep="best", out=out,
                  on_round=lambda done: trained.append(done.state.models) if done.index == 1 else None)
     assert result.info["kept"]["round"] == 1
-    assert result.info["kept"]["validation"] == result.records[2]["validation"]["mean"] > 0.5
+    assert result.info["kept"]["validation"] == result.records[2]["validation"]["value"] > 0.5
     assert torch.equal(tree.flat(result.models), tree.flat(trained[0]))
     if out:
         assert torch.equal(tree.flat(load(out, algorithm=method).models), tree.flat(trained[0]))

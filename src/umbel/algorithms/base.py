@@ -136,7 +136,7 @@ class Algorithm(ServerSettings, ABC):
     state: ClassVar[type[State]] = State  # what a checkpoint is read back as
     pretrain: int = 0  # rounds before clusters are formed; they come on top of the rounds asked for
     own: ClassVar[tuple[str, ...]] = ()  # tasks by which a client makes its model from the one sent; () = as sent
-    headline: ClassVar[str] = "cluster_model"  # the accuracy that this method is judged by
+    headline: ClassVar[str] = "cluster_model"  # which of the three scores this method is judged by
     has_cluster_model: ClassVar[bool] = True  # whether the server's models classify by themselves
     tuned_layers: str = "all"  # what fine-tuning changes: all layers, or the head
     optimisers: ClassVar[tuple[str, ...]] = (*OPTIMISERS, "nesterov")  # what clients may train with

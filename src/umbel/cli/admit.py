@@ -32,9 +32,10 @@ def admit(
         say(f"{placed.name} joins cluster {placed.cluster}, which has {placed.members} clients.")
     else:
         say(f"{placed.name} is like nobody: it founds cluster {placed.cluster}, and starts from the first model.")
-    if placed.accuracy is not None:
-        tuned = "" if placed.fine_tuned is None else f", {100 * placed.fine_tuned:.2f} % after {fine_tune} epochs"
-        say(f"Accuracy on its test rows: {100 * placed.accuracy:.2f} % with the cluster's model{tuned}.")
+    if placed.score is not None:
+        metric = placed.net.objective.metric
+        tuned = "" if placed.fine_tuned is None else f", {metric.said(placed.fine_tuned)} after {fine_tune} epochs"
+        say(f"{metric.title} on its test rows: {metric.said(placed.score)} with the cluster's model{tuned}.")
     if save is not None:
         write_atomically(save, to_bytes(placed.model))
         say(f"Model: {save}")

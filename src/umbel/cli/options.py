@@ -49,7 +49,7 @@ Precision = Annotated[str | None, of_run(
     help="float32, or faster and coarser: tf32 (GPU), bf16. Default: float32.")]
 Workers = Annotated[int | None, of_run(min=1, help="Processes for long training on a CPU. Default: one a core.")]
 EvalEvery = Annotated[int | None, of_run(help="Test every so many rounds. Default: 1.")]
-AverageLast = Annotated[int | None, of_run(help="Average the cluster model's accuracy over the last rounds.")]
+AverageLast = Annotated[int | None, of_run(help="Average the cluster model's score over the last rounds.")]
 Keep = Annotated[str | None, of_run(
     help="Keep the last round's models, or the best round's by validation rows (with --set rows=fit). Default: last.")]
 Uplink = Annotated[str | None, of_training(

@@ -17,7 +17,7 @@ from umbel.registry import Registry
 
 SEPARATE = 0.3  # a silhouette counts from here: alike clients reach 0.25 at most (LOG.md)
 CLEAR = 1.5  # a gap counts when the height above it is at least this many times the height below
-GAIN = 0.02  # of validation accuracy: what clusters must win before they are worth having
+GAIN = 0.02  # of the validation score: what clusters must win before they are worth having
 
 Trial: TypeAlias = Callable[[list[Tensor]], list[float]]  # partitions -> a score for each, from short trainings
 Rule: TypeAlias = Callable[[Tensor, Tensor], int]  # dendrogram, curve of a trial -> the row that is chosen
@@ -178,7 +178,7 @@ def both(links: Tensor, curve: Tensor) -> int:
     """Height above the chord, and gap of the dendrogram, each as a share of its best: the largest sum.
 
     Validation on a handful of rows is noisy but tells whether clusters pay; the dendrogram is steady but knows nothing
-    of accuracy. One cluster where validation gains nothing.
+    of scores. One cluster where validation gains nothing.
     """
     if not _gains(curve):
         return 0
@@ -258,9 +258,9 @@ CUTS: Registry[Cut] = Registry("cut", {
                  lambda curve: f"{plural(_row(curve)[1])} were asked for"),
     "value": Cut(lambda tree: by_value(tree.links, tree.threshold), "",
                  lambda curve: f"clients merge up to a distance of {_row(curve)[0]:.4g}, as asked for"),
-    "both": Cut(_tried(both), "validation accuracy", _why_trial, needs_trial=True),
-    "knee": Cut(_tried(knee), "validation accuracy", _why_trial, needs_trial=True),
-    "within": Cut(_tried(within), "validation accuracy", _why_trial, needs_trial=True),
+    "both": Cut(_tried(both), "validation score", _why_trial, needs_trial=True),
+    "knee": Cut(_tried(knee), "validation score", _why_trial, needs_trial=True),
+    "within": Cut(_tried(within), "validation score", _why_trial, needs_trial=True),
 })
 BY_DISTANCE = tuple(name for name, rule in CUTS.items() if not rule.needs_trial)
 BY_TRIAL = tuple(name for name, rule in CUTS.items() if rule.needs_trial)

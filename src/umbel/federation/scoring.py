@@ -9,9 +9,8 @@ from umbel import tree
 from umbel.federation.tasks import COUNT, Leaf, Reply, Rows, register
 from umbel.federation.training import STEP
 from umbel.nets.model import Model
+from umbel.nets.objective import BROKEN
 from umbel.tree import Params, Tree
-
-BROKEN = 1e6  # the loss of a model that gives no numbers: it is scored, not left out of the mean
 
 
 def _judged(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:

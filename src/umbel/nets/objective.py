@@ -20,6 +20,7 @@ from umbel.errors import UmbelError, unknown
 from umbel.fields import check, choice, number
 from umbel.ops import mean_loss
 
+BROKEN = 1e6  # the loss, or the error in units of the scale, of a model that gives no numbers: it is scored and fails
 BINS = 128  # of a histogram of scores in [0, 1]: an AUC from it errs by less than the pairs that share a bin
 NO_TOKEN = -1  # a target that is none: padding
 Sums = Mapping[str, Tensor]  # over rows, float64
@@ -33,13 +34,44 @@ class Metric(NamedTuple):
     higher_is_better: bool = True
     pooled: bool = False  # judged over all clients' rows together, since it is no mean over them
 
-    def shown(self, value: float, digits: int = 2) -> str:
-        """A value as a table has it, without its unit."""
-        return f"{100 * value:.{digits}f}" if self.unit == "%" else f"{value:.{digits + 2}g}"
+    def shown(self, value: float | None, digits: int = 2) -> str:
+        """A value as a table has it, without its unit: `digits` of a percentage, else four significant ones."""
+        if value is None:
+            return "–"
+        if self.unit == "%":
+            return f"{100 * value:.{digits}f}"
+        text = f"{value:.4g}"
+        return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 
     def said(self, value: float, digits: int = 2) -> str:
         """A value with its unit."""
         return f"{self.shown(value, digits)} {self.unit}".strip()
+
+    def spread(self, deviation: float | None) -> str:
+        """A standard deviation behind a value; nothing where there is none."""
+        return "" if deviation is None else f" ± {self.shown(deviation)}"
+
+    @property
+    def axis(self) -> str:
+        """Name and unit, as an axis has them."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    @property
+    def title(self) -> str:
+        """The name at the beginning of a sentence."""
+        return self.name[:1].upper() + self.name[1:]
+
+    @property
+    def caption(self) -> str:
+        """What begins the sentence below a table: name, unit, and which way is better where that is not plain."""
+        unit = f" in {self.unit}" if self.unit else ""
+        return f"{self.title}{unit}{'' if self.higher_is_better else ' (lower is better)'}"
+
+    def must_be_accuracy(self) -> None:
+        """Refuse `.accuracy` of a run that is judged by something else."""
+        if self.name != "accuracy":
+            raise UmbelError(f"A run has an .accuracy where it is judged by it. This one is judged by {self.name}: ask"
+                             " for its .score.")
 
     def better(self, one: float, other: float) -> bool:
         """Whether one value beats another."""
@@ -50,7 +82,18 @@ class Metric(NamedTuple):
         return value - over if self.higher_is_better else over - value
 
 
-ACCURACY = Metric("accuracy", "%")
+METRICS: dict[str, Metric] = {  # by their names in a summary
+    "accuracy": Metric("accuracy", "%"),
+    "balanced_accuracy": Metric("balanced accuracy", "%", pooled=True),
+    "macro_f1": Metric("macro F1", "%", pooled=True),
+    "auc": Metric("AUC", "%", pooled=True),
+    "mae": Metric("MAE", "", False),
+    "rmse": Metric("RMSE", "", False, pooled=True),
+    "r2": Metric("R2", pooled=True),
+    "token_accuracy": Metric("token accuracy", "%", pooled=True),
+    "perplexity": Metric("perplexity", "", False, pooled=True),
+}
+ACCURACY = METRICS["accuracy"]
 
 
 OBJECTIVES: "dict[str, type[Objective]]" = {}  # by kind: a file names one so
@@ -121,6 +164,10 @@ class Objective(ABC):
         metrics = self.summary(sums, count)
         return float(next(iter(metrics.values())) or 0.0)
 
+    def predicted(self, out: Tensor) -> NDArray[Any]:
+        """(rows, ...) what is foretold, from what a `Standalone` puts out: here the most probable class or token."""
+        return out.argmax(-1).numpy()
+
     @property
     def groups(self) -> int:
         """How many kinds of target there are, for methods that look at clients kind by kind; 0 = no such thing."""
@@ -167,10 +214,7 @@ class Classify(Objective):
     @property
     def metric(self) -> Metric:
         """Shares, in per cent; all but accuracy over all clients' rows together."""
-        if self.judged_by == "accuracy":
-            return ACCURACY
-        name = {"auc": "AUC", "macro_f1": "macro F1"}.get(self.judged_by, self.judged_by.replace("_", " "))
-        return Metric(name, "%", pooled=True)
+        return METRICS[self.judged_by]
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:
@@ -257,6 +301,11 @@ class Classify(Objective):
             metrics["auc"] = sum(known) / len(known) if known else None
         return metrics
 
+    def predicted(self, out: Tensor) -> NDArray[Any]:
+        """The most probable class, by its name where it has one."""
+        classes = super().predicted(out)
+        return np.array(self.labels)[classes] if self.labels else classes
+
     def groups_of(self, y: NDArray[Any]) -> NDArray[np.int64]:
         """The labels."""
         return y
@@ -310,9 +359,9 @@ class Regress(Objective):
 
     @property
     def metric(self) -> Metric:
-        """MAE: lower is better."""
-        return {"mae": Metric("MAE", self.unit, False), "rmse": Metric("RMSE", self.unit, False, pooled=True),
-                "r2": Metric("R2", pooled=True)}[self.judged_by]
+        """MAE and RMSE are in the target's own unit; lower is better."""
+        metric = METRICS[self.judged_by]
+        return metric if self.judged_by == "r2" else metric._replace(unit=self.unit)
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:
@@ -347,7 +396,8 @@ class Regress(Objective):
 
     def tally(self, values: Sums) -> dict[str, Tensor]:
         """Sums in the target's own unit; of the targets in that of the scale."""
-        error, aimed = self.scale * values["error"].double(), values["aimed"].double()
+        error = self.scale * values["error"].double().nan_to_num(nan=BROKEN, posinf=BROKEN, neginf=-BROKEN)
+        aimed = values["aimed"].double()
         parts = {"absolute": error.abs(), "squared": error**2, "target": aimed, "target_squared": aimed**2}
         return {name: part.sum(0) for name, part in parts.items()}
 
@@ -356,16 +406,21 @@ class Regress(Objective):
         if not count:
             return {"mae": None, "rmse": None, "r2": None}
         absolute, squared, target, target_squared = (sums[name].cpu() for name in self.sums)
-        spread = self.scale**2 * float((target_squared - target**2 / count).sum())
+        spread = float((target_squared - target**2 / count).sum())
+        there = spread > 1e-12 * float(target_squared.sum())  # below is rounding: the targets are all the same
         squares = float(squared.sum())
         return {
             "mae": float(absolute.mean()) / count, "rmse": sqrt(float(squared.mean()) / count),
-            "r2": 1 - squares / spread if spread > 0 else None,
+            "r2": 1 - squares / (self.scale**2 * spread) if there else None,
         }
 
     def merit(self, sums: Sums, count: int) -> float:
         """What is left of the scale when the mean absolute error is taken off."""
         return 1 - float(sums["absolute"].mean()) / (max(1, count) * self.scale)
+
+    def predicted(self, out: Tensor) -> NDArray[Any]:
+        """Numbers in the target's own unit."""
+        return out.reshape(-1, *self.target).numpy()
 
     @property
     def groups(self) -> int:
@@ -407,7 +462,7 @@ class NextToken(Objective):
     @property
     def metric(self) -> Metric:
         """The share of tokens that were foretold, over all rows together: rows have unequal numbers of them."""
-        return Metric("token accuracy", "%", pooled=True)
+        return METRICS["token_accuracy"]
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:
@@ -448,7 +503,7 @@ class NextToken(Objective):
 
     def tally(self, values: Sums) -> dict[str, Tensor]:
         """Plain sums."""
-        return {name: values[name].double().sum() for name in self.sums}
+        return {name: values[name].double().nan_to_num(nan=BROKEN, posinf=BROKEN).sum() for name in self.sums}
 
     def summary(self, sums: Sums, count: int) -> dict[str, float | None]:
         """Token accuracy, and perplexity: e to the mean loss of a token."""

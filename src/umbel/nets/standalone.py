@@ -7,17 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from umbel.nets.model import Model
+from umbel.nets.objective import Regress
 from umbel.tree import Params
 
 
 class Standalone(nn.Module):
     """Images as they are, uint8 or in [0, 1], (rows, channels, height, width) -> (rows, classes).
 
-    Its state_dict holds the weights under `network.` and the normalisation as `mean` and `std`.
+    Numbers and tokens go in as they are, too; numbers to be predicted come out in the target's own unit. Its state_dict
+    holds the weights under `network.`, the normalisation as `mean` and `std`, and `scale` and `centre` of a regression.
     """
 
     mean: Tensor
     std: Tensor
+    scale: Tensor
+    centre: Tensor
 
     def __init__(self, net: Model, params: Params) -> None:
         super().__init__()
@@ -28,9 +32,17 @@ class Standalone(nn.Module):
         assert not unexpected and not set(missing) & set(net.shapes), (missing, unexpected)  # noqa: PT018
         self.register_buffer("mean", net.mean.detach().cpu().clone())
         self.register_buffer("std", net.std.detach().cpu().clone())
+        self.tokens = net.tokens
+        self.regresses = isinstance(net.objective, Regress)
+        if isinstance(net.objective, Regress):
+            self.register_buffer("scale", torch.tensor(net.objective.scale))
+            self.register_buffer("centre", torch.tensor(net.objective.centre))
         self.train(False)
 
     def forward(self, x: Tensor) -> Any:
-        """Scale as in training, then the network."""
+        """Scale as in training, then the network; what a regression puts out is scaled back."""
+        if self.tokens:
+            return self.network(x)
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-        return self.network((x - self.mean) / self.std)
+        out = self.network((x - self.mean) / self.std)
+        return out * self.scale + self.centre if self.regresses else out

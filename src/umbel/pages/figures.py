@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from umbel.errors import UmbelError
+from umbel.nets.objective import Metric
 from umbel.pages import views
 from umbel.pages.load import Floats, Run
+from umbel.pages.plots import drawn
 from umbel.pages.views import Entrant
 
 PALETTE = ("#0072b2", "#d55e00", "#00835f", "#b8548d", "#b07900", "#3f9bd1", "#6a3d9a", "#7c7d00")  # the page's
@@ -51,9 +53,10 @@ def _all(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[float, float], Draw]]
     entrants = views.entrants(runs)
     names = views.run_names(entrants)
     if any(views.curve(entrant).rounds for entrant in entrants):
-        yield "accuracy-rounds", (COLUMN, 2.5), lambda axes: accuracy(axes, entrants, "rounds")
-        yield "accuracy-bytes", (COLUMN, 2.5), lambda axes: accuracy(axes, entrants, "megabytes")
-    if any(views.accuracy_by_client(run) for run in runs):
+        word = re.sub(r"\W+", "-", runs[0].metric.name.lower())
+        yield f"{word}-rounds", (COLUMN, 2.5), lambda axes: scores(axes, entrants, "rounds")
+        yield f"{word}-bytes", (COLUMN, 2.5), lambda axes: scores(axes, entrants, "megabytes")
+    if any(views.score_by_client(run) for run in runs):
         yield "clients", (COLUMN, 0.8 + 0.32 * len(entrants)), lambda axes: spread(axes, entrants)
     taken: set[str] = set()
     for run in runs:
@@ -83,7 +86,7 @@ def _of_run(run: Run, other: Run | None) -> Iterator[tuple[str, tuple[float, flo
     if views.against_truth(run) is not None:
         yield "truth", (COLUMN, 2.2), lambda axes: against_truth(axes, run)
     if gained:
-        yield "gains", (WHOLE if len(gained) > 40 else COLUMN, 2.3), lambda axes: gains(axes, gained)
+        yield "gains", (WHOLE if len(gained) > 40 else COLUMN, 2.3), lambda axes: gains(axes, gained, run.metric)
 
 
 def _colour(k: int) -> str:
@@ -99,25 +102,31 @@ def _label(text: str) -> str:
     return text.replace("$", r"\$").lstrip("_")
 
 
-def accuracy(axes: Any, entrants: Sequence[Entrant], over: str) -> None:
-    """Mean accuracy against rounds or megabytes; bands span the seeds."""
+def _axis(metric: Metric, of: str = "") -> str:
+    return _label(metric._replace(name=f"{metric.name}{of}").axis)
+
+
+def scores(axes: Any, entrants: Sequence[Entrant], over: str) -> None:
+    """The score against rounds or megabytes; bands span the seeds."""
+    metric = entrants[0].runs[0].metric
     for k, entrant in enumerate(entrants):
         curve = views.curve(entrant)
         x = curve.rounds if over == "rounds" else curve.megabytes
-        axes.plot(x, 100 * np.array(curve.mean), color=_colour(k), linestyle=DASHES[k % len(DASHES)],
+        axes.plot(x, drawn(curve.mean, metric), color=_colour(k), linestyle=DASHES[k % len(DASHES)],
                   label=_label(entrant.label), marker=_marker(k), markersize=3, markevery=max(1, len(x) // 10))
         if len(entrant.runs) > 1:
-            axes.fill_between(x, 100 * np.array(curve.low), 100 * np.array(curve.high), color=_colour(k), alpha=0.15,
+            axes.fill_between(x, drawn(curve.low, metric), drawn(curve.high, metric), color=_colour(k), alpha=0.15,
                               linewidth=0)
-    axes.set(xlabel="rounds" if over == "rounds" else "megabytes sent, both ways", ylabel="accuracy, %")
+    axes.set(xlabel="rounds" if over == "rounds" else "megabytes sent, both ways", ylabel=_axis(metric))
     axes.grid(True)
     axes.legend()
 
 
 def spread(axes: Any, entrants: Sequence[Entrant]) -> None:
-    """Every client's accuracy, a row for each entrant."""
+    """Every client's score, a row for each entrant."""
+    metric = entrants[0].runs[0].metric
     for k, entrant in enumerate(entrants):
-        scores = 100 * np.array([score for run in entrant.runs for score in views.accuracy_by_client(run).values()])
+        scores = drawn([score for run in entrant.runs for score in views.score_by_client(run).values()], metric)
         if len(scores):
             pen = {"color": _colour(k), "linewidth": 0.8}
             axes.boxplot(scores, positions=[k], orientation="horizontal", widths=0.5, showfliers=False,
@@ -125,7 +134,7 @@ def spread(axes: Any, entrants: Sequence[Entrant]) -> None:
             heights = k + 0.3 * (np.arange(len(scores)) * 0.618 % 1 - 0.5)  # evenly spread, the same every time
             axes.plot(scores, heights, _marker(k), color=_colour(k), markersize=2.5, alpha=0.5, markeredgewidth=0)
     axes.set(yticks=range(len(entrants)), yticklabels=[_label(entrant.label) for entrant in entrants],
-             xlabel="accuracy of a client, %", ylim=(len(entrants) - 0.5, -0.5))
+             xlabel=_axis(metric, " of a client"), ylim=(len(entrants) - 0.5, -0.5))
     axes.grid(True, axis="x")
 
 
@@ -229,14 +238,15 @@ def client_map(axes: Any, run: Run, plane: views.Plane) -> None:
     axes.legend(ncols=2, handletextpad=0.1)
 
 
-def gains(axes: Any, clients: Sequence[views.Gain]) -> None:
-    """From FedAvg's accuracy to the method's."""
-    for x, gain in enumerate(clients):
-        k = 0 if gain.after >= gain.before else 1
-        axes.plot([x, x], [100 * gain.before, 100 * gain.after], color=_colour(k), linewidth=1)
-        axes.plot(x, 100 * gain.after, "^v"[k], color=_colour(k), markersize=4)
-        axes.plot(x, 100 * gain.before, "o", color="white", markeredgecolor="#777777", markersize=3)
-    axes.set(ylabel="accuracy, %", xlabel="clients: FedAvg ○ to the method ▲▼", xticks=[])
+def gains(axes: Any, clients: Sequence[views.Gain], metric: Metric) -> None:
+    """From FedAvg's score to the method's; marks point the way it goes."""
+    for x, client in enumerate(clients):
+        k = 0 if client.gain >= 0 else 1
+        before, after = drawn([client.before, client.after], metric)
+        axes.plot([x, x], [before, after], color=_colour(k), linewidth=1)
+        axes.plot(x, after, "^v"[k if metric.higher_is_better else 1 - k], color=_colour(k), markersize=4)
+        axes.plot(x, before, "o", color="white", markeredgecolor="#777777", markersize=3)
+    axes.set(ylabel=_axis(metric), xlabel="clients: FedAvg ○ to the method ▲▼", xticks=[])
     axes.grid(True, axis="y")
 
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from umbel.errors import UmbelError
-from umbel.runs.checkpoint import read_json
-from umbel.runs.evaluate import ACCURACIES
-from umbel.runs.result import SCHEMA
+from umbel.nets.objective import Metric
+from umbel.runs.checkpoint import read_clusters, read_json, read_records, read_result
+from umbel.runs.evaluate import STARTS
+from umbel.runs.schema import READ, SCHEMA
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,7 +30,7 @@ class ClientResult:
     name: str
     cluster: int  # -1 = not placed
     truth: int | None
-    accuracy: dict[str, float]  # in [0, 1], by kind; what does not exist is left out
+    score: dict[str, float]  # by starting point; what does not exist is left out
     holds: dict[int, int] | None  # training rows by label
 
 
@@ -68,14 +69,19 @@ class Run:
 
     @property
     def headline(self) -> str:
-        """Which of the three accuracies the method is judged by."""
+        """Which of the three scores the method is judged by."""
         return str(self.info["headline"])
 
     @property
-    def accuracy(self) -> float | None:
-        """That accuracy, mean over clients."""
-        score = self.info["accuracy"][self.headline]
-        return float(score["mean"]) if score else None
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return Metric(**self.info["metric"])
+
+    @property
+    def score(self) -> float | None:
+        """That score: mean over clients, or over all their rows together."""
+        score = self.info["score"][self.headline]
+        return float(score["value"]) if score else None
 
     @property
     def truth(self) -> list[int] | None:
@@ -106,8 +112,8 @@ def load(path: Path) -> Run:
     """One finished run."""
     info = _result(path)
     try:
-        clients = [_client(row) for row in read_json(path / "clusters.json")["clients"]]
-        records = [json.loads(line) for line in (path / "rounds.jsonl").read_bytes().splitlines()]
+        clients = [_client(row) for row in read_clusters(path)["clients"]]
+        records = read_records(path)
         _check(info, records, clients)
         evidence = _evidence(path / "evidence.safetensors", len(clients))
         recipe = (path / "recipe.toml").read_text()
@@ -132,28 +138,29 @@ def _result(path: Path) -> dict[str, Any]:
         raise UmbelError(f"The run in {path} is not finished. Go on with: umbel run --resume --out {path}")
     info = read_json(path / "result.json")
     schema = info.get("schema") if isinstance(info, dict) else None
-    if schema != SCHEMA:
+    if schema not in READ:
         raise UmbelError(
             f"The run in {path} must have schema {SCHEMA}, which this version of umbel reads. Got {schema!r}: run its"
             " recipe.toml again."
         )
-    assert isinstance(info, dict)
-    return info
+    now: dict[str, Any] = read_result(path)
+    return now
 
 
 def _client(row: dict[str, Any]) -> ClientResult:
     truth, holds = row["truth"], row.get("holds")
     return ClientResult(
         str(row["name"]), int(row["cluster"]), None if truth is None else int(truth),
-        {kind: float(row["accuracy"][kind]) for kind in ACCURACIES if kind in row["accuracy"]},
+        {start: float(row["score"][start]) for start in STARTS if start in row["score"]},
         None if holds is None else {int(label): int(rows) for label, rows in holds.items()},
     )
 
 
 def _check(info: dict[str, Any], records: list[dict[str, Any]], clients: list[ClientResult]) -> None:
     """Raise where something that the page relies on is missing."""
-    if info["accuracy"][info["headline"]]:
-        float(info["accuracy"][info["headline"]]["mean"])
+    Metric(**info["metric"])
+    if info["score"][info["headline"]]:
+        float(info["score"][info["headline"]]["value"])
     for name in ("method", "params", "data", "scenario", "seed", "partition_hash", "versions", "lost"):
         info[name]
     for name in ("count", "ari", "unplaced"):

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from umbel.pages import plots, views
 from umbel.pages.load import Run
-from umbel.pages.parts import ACCURACY_NAMES, Drawings, FigureBox, Table, TableCell, number
+from umbel.pages.parts import START_NAMES, Drawings, FigureBox, Table, TableCell, scored
 from umbel.pages.views import Entrant
-from umbel.runs.evaluate import ACCURACIES
+from umbel.runs.evaluate import STARTS
 
 
 class Panel(NamedTuple):
@@ -32,16 +32,19 @@ def compared(drawings: Drawings, entrants: Sequence[Entrant]) -> list[FigureBox]
     notes = f" Rounds before its clusters are formed count ({', '.join(early)})." if early else ""
     notes += " The band spans the seeds." if any(len(entrant.runs) > 1 for entrant in entrants) else ""
     several = sum(len(entrant.runs) for entrant in entrants) > 1
+    metric = entrants[0].runs[0].metric
+    score = f"Mean over clients of the {metric.name} on their own test rows"
+    score = f"{metric.title} over all clients' test rows together" if metric.pooled else score
     return [
-        *drawings.figure("Accuracy against rounds", plots.accuracy(entrants, "rounds"),
-                         f"Mean over clients of the accuracy on their own test rows, as training goes on.{notes}"),
-        *drawings.figure("Accuracy against bytes", plots.accuracy(entrants, "megabytes"),
+        *drawings.figure(f"{metric.title} against rounds", plots.scores(entrants, "rounds"),
+                         f"{score}, as training goes on.{notes}"),
+        *drawings.figure(f"{metric.title} against bytes", plots.scores(entrants, "megabytes"),
                          "The same against what was sent between server and clients, both ways, signatures included;"
                          " evaluation is left out. A curve that begins further right paid first for finding its"
                          " clusters."),
         *drawings.figure("Every client", plots.spread(entrants) if several else None,
                          "A point a client, and the box of their quartiles. A method that serves all has a short box"
-                         " far to the right.", wide=True),
+                         f" far to the {'right' if metric.higher_is_better else 'left'}.", wide=True),
     ]
 
 
@@ -143,36 +146,38 @@ def _labels(drawings: Drawings, run: Run) -> list[FigureBox]:
 
 
 def _gains(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureBox]:
-    """Clients against FedAvg, or their accuracies where there is no FedAvg run to compare with."""
-    gains = views.gains(run, baseline) if baseline else []
+    """Clients against FedAvg, or their scores where there is no FedAvg run to compare with."""
+    gains, metric = views.gains(run, baseline) if baseline else [], run.metric
     if gains:
-        return drawings.figure("Who gains, who loses against FedAvg", plots.gains(gains),
-                               f"{views.gain_sentence(gains)} A stalk goes from a client's accuracy under one model for"
-                               " all to its accuracy here; same partition, same seed.", wide=True)
-    return drawings.figure("Accuracy of each client", plots.client_scores(run),
+        return drawings.figure("Who gains, who loses against FedAvg", plots.gains(gains, metric),
+                               f"{views.gain_sentence(gains, metric)} A stalk goes from a client's {metric.name} under"
+                               f" one model for all to its {metric.name} here; same partition, same seed.", wide=True)
+    return drawings.figure(f"{metric.title} of each client", plots.client_scores(run),
                            "On its own test rows, cluster beside cluster. Add the FedAvg run of the same partition and"
                            " seed to this report to see who gains and who loses.", wide=True)
 
 
 def _clients(run: Run, baseline: Run | None) -> Table:
-    before = views.accuracy_by_client(baseline) if baseline else {}
-    kinds = [kind for kind in ACCURACIES if any(kind in client.accuracy for client in run.clients)]
+    before, metric = views.score_by_client(baseline) if baseline else {}, run.metric
+    starts = [start for start in STARTS if any(start in client.score for client in run.clients)]
     known = all(client.holds is not None for client in run.clients)
     heads = ["client", "cluster", *(["true group"] if run.truth else []), *(["rows", "labels"] if known else []),
-             *(ACCURACY_NAMES[kind] for kind in kinds), *(["against FedAvg"] if before else [])]
+             *(START_NAMES[start] for start in starts), *(["against FedAvg"] if before else [])]
     rows = []
     for client in run.clients:
         holds = client.holds or {}
         row = [TableCell(client.name), TableCell(str(client.cluster) if client.cluster >= 0 else None)]
         row += [TableCell(str(client.truth))] if run.truth else []
         row += [TableCell(str(sum(holds.values()))), TableCell(str(len(holds)))] if known else []
-        row += [number(client.accuracy.get(kind), 1, 100) for kind in kinds]
+        row += [scored(client.score.get(start), metric) for start in starts]
         if before:
-            both = client.name in before and run.headline in client.accuracy
-            change = client.accuracy[run.headline] - before[client.name] if both else None
-            row.append(TableCell(None) if change is None else TableCell(f"{100 * change:+.1f}", change))
+            both = client.name in before and run.headline in client.score
+            change = client.score[run.headline] - before[client.name] if both else None
+            sign = "+" if change is not None and change >= 0 else ""
+            row.append(TableCell(None) if change is None else TableCell(f"{sign}{metric.shown(change, 1)}", change))
         rows.append(row)
-    return Table("Clients", heads, rows)
+    rising = () if metric.higher_is_better else (*START_NAMES.values(), "against FedAvg")
+    return Table("Clients", heads, rows, rising=rising)
 
 
 def _facts(run: Run) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from umbel.nets.objective import Metric
 from umbel.pages import plots
 
-ACCURACY_NAMES = {"cluster_model": "cluster's model", "fine_tuned": "fine-tuned", "last_local": "last local model"}
+START_NAMES = {"cluster_model": "cluster's model", "fine_tuned": "fine-tuned", "last_local": "last local model"}
 
 
 class FigureBox(NamedTuple):
@@ -51,6 +52,12 @@ class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[TableCell]]
     note: str = ""
+    rising: Sequence[str] = ()  # heads of columns whose least value is the best: it comes first at the first click
+
+
+def scored(value: float | None, metric: Metric, digits: int = 1) -> TableCell:
+    """A score that sorts by its value."""
+    return TableCell(None) if value is None else TableCell(metric.shown(value, digits), value)
 
 
 def number(value: float | None, digits: int = 2, factor: float = 1.0) -> TableCell:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from umbel.nets.objective import Metric
 from umbel.pages import views
 from umbel.pages.load import Floats, Run
 from umbel.pages.views import Dendrogram, Entrant, Gain
@@ -44,17 +45,23 @@ def cluster_name(k: int) -> str:
     return f"cluster {k}" if k >= 0 else "not placed"
 
 
-def percent(values: Sequence[float]) -> list[float]:
-    """Shares in [0, 1] as per cent, to two digits behind the point."""
-    return [round(100 * value, 2) for value in values]
+def drawn(values: Sequence[float], metric: Metric) -> list[float]:
+    """Scores as an axis has them: shares in per cent, to two digits behind the point, others to six in all."""
+    return [round(100 * value, 2) if metric.unit == "%" else float(f"{value:.6g}") for value in values]
+
+
+def hovered(axis: str, metric: Metric, digits: int) -> str:
+    """A score of this axis, with its unit, as a hover template has it."""
+    return f"%{{{axis}:{f'.{digits}f' if metric.unit == '%' else '.4g'}}} {plotly_text(metric.unit)}".rstrip()
 
 
 # All runs
 
 
-def accuracy(entrants: Sequence[Entrant], over: str) -> Figure | None:
-    """Mean accuracy against `rounds` or `megabytes`; a band from the worst seed to the best."""
+def scores(entrants: Sequence[Entrant], over: str) -> Figure | None:
+    """The score against `rounds` or `megabytes`; a band from the worst seed to the best."""
     data: list[Part] = []
+    metric = entrants[0].runs[0].metric
     for k, entrant in enumerate(entrants):
         curve = views.curve(entrant)
         if not curve.rounds:
@@ -62,39 +69,40 @@ def accuracy(entrants: Sequence[Entrant], over: str) -> Figure | None:
         x = curve.rounds if over == "rounds" else [float(f"{sent:.6g}") for sent in curve.megabytes]
         if len(entrant.runs) > 1:
             data.append({
-                "x": [*x, *reversed(x)], "y": [*percent(curve.high), *reversed(percent(curve.low))], "fill": "toself",
-                "fillcolor": colour(k), "opacity": 0.16, "line": {"width": 0}, "mode": "lines", "hoverinfo": "skip",
-                "showlegend": False, "legendgroup": str(k),
+                "x": [*x, *reversed(x)], "y": [*drawn(curve.high, metric), *reversed(drawn(curve.low, metric))],
+                "fill": "toself", "fillcolor": colour(k), "opacity": 0.16, "line": {"width": 0}, "mode": "lines",
+                "hoverinfo": "skip", "showlegend": False, "legendgroup": str(k),
             })
         unit = "after %{x} rounds" if over == "rounds" else "after %{x:,.4g} MB"
         data.append({
-            "x": x, "y": percent(curve.mean), "name": plotly_text(entrant.label), "legendgroup": str(k),
+            "x": x, "y": drawn(curve.mean, metric), "name": plotly_text(entrant.label), "legendgroup": str(k),
             "mode": "lines+markers" if len(x) <= 40 else "lines",
             "line": {"color": colour(k), "width": 2.25, "dash": DASHES[k % len(DASHES)]},
             "marker": {"color": colour(k), "size": 6, "symbol": symbol(k)},
-            "hovertemplate": f"{plotly_text(entrant.label)}<br>%{{y:.2f}} % {unit}<extra></extra>",
+            "hovertemplate": f"{plotly_text(entrant.label)}<br>{hovered('y', metric, 2)} {unit}<extra></extra>",
         })
     title = "rounds" if over == "rounds" else "megabytes sent, both ways"
     few = over == "rounds" and all(len(trace["x"]) <= 8 for trace in data)
     x_axis = {"title": title, "rangemode": "tozero", "dtick": 1 if few else None}
-    return _figure(data, x_axis, {"title": "accuracy, %"}, 380, showlegend=len(entrants) > 1) if data else None
+    return _figure(data, x_axis, _axis(metric), 380, showlegend=len(entrants) > 1) if data else None
 
 
 def spread(entrants: Sequence[Entrant]) -> Figure | None:
-    """Every client's accuracy, a row for each entrant."""
+    """Every client's score, a row for each entrant."""
     data: list[Part] = []
+    metric = entrants[0].runs[0].metric
     for k, entrant in enumerate(entrants):
-        scores = [pair for run in entrant.runs for pair in views.accuracy_by_client(run).items()]
+        scores = [pair for run in entrant.runs for pair in views.score_by_client(run).items()]
         if scores:
             data.append({
-                "type": "box", "x": percent([score for _, score in scores]), "name": plotly_text(entrant.label),
+                "type": "box", "x": drawn([score for _, score in scores], metric), "name": plotly_text(entrant.label),
                 "text": [plotly_text(name) for name, _ in scores], "boxpoints": "all", "jitter": 0.6, "pointpos": 0,
                 "hoveron": "points", "fillcolor": "@none", "line": {"color": colour(k), "width": 1.5},
                 "marker": {"color": colour(k), "size": 5, "opacity": 0.55, "symbol": symbol(k)},
-                "hovertemplate": "%{text}: %{x:.1f} %<extra></extra>", "showlegend": False,
+                "hovertemplate": f"%{{text}}: {hovered('x', metric, 1)}<extra></extra>", "showlegend": False,
             })
     height = 110 + 56 * len(data)
-    figure = _figure(data, {"title": "accuracy of a client, %"}, {"autorange": "reversed", "automargin": True}, height)
+    figure = _figure(data, _axis(metric, " of a client"), {"autorange": "reversed", "automargin": True}, height)
     return figure if data else None
 
 
@@ -236,25 +244,27 @@ def client_map(run: Run, plane: views.Plane) -> Figure:
     return _figure(data, axis, {**axis, "scaleanchor": "x"}, 460, square=True, showlegend=len(data) <= 20)
 
 
-def gains(clients: Sequence[Gain]) -> Figure:
-    """From FedAvg's accuracy to the method's, client by client, who gains most first."""
+def gains(clients: Sequence[Gain], metric: Metric) -> Figure:
+    """From FedAvg's score to the method's, client by client, who gains most first; marks point the way it goes."""
     names = [plotly_text(gain.name) for gain in clients]
     data: list[Part] = []
-    for won, word, hue, mark in ((True, "gains", "@c0", "triangle-up"), (False, "loses", "@c1", "triangle-down")):
-        chosen = [(x, gain) for x, gain in enumerate(clients) if (gain.after >= gain.before) == won]
+    for won, word, hue in ((True, "gains", "@c0"), (False, "loses", "@c1")):
+        mark = "triangle-up" if won == metric.higher_is_better else "triangle-down"
+        chosen = [(x, client) for x, client in enumerate(clients) if (client.gain >= 0) == won]
         data += [{
             "x": [place for x, _ in chosen for place in (x, x, None)], "mode": "lines",
-            "y": [place for _, gain in chosen for place in (*percent([gain.before, gain.after]), None)],
+            "y": [place for _, gain in chosen for place in (*drawn([gain.before, gain.after], metric), None)],
             "line": {"color": hue, "width": 2}, "hoverinfo": "skip", "showlegend": False,
         }, {
-            "x": [x for x, _ in chosen], "y": percent([gain.after for _, gain in chosen]), "mode": "markers",
+            "x": [x for x, _ in chosen], "y": drawn([gain.after for _, gain in chosen], metric), "mode": "markers",
             "name": word, "marker": {"color": hue, "size": 9, "symbol": mark},
-            "customdata": [f"{plotly_text(gain.name)}, {cluster_name(gain.cluster)}<br>{100 * gain.before:.1f} %"
-                           f" → {100 * gain.after:.1f} %" for _, gain in chosen],
+            "customdata": [f"{plotly_text(gain.name)}, {cluster_name(gain.cluster)}<br>"
+                           f"{plotly_text(metric.said(gain.before, 1))} → {plotly_text(metric.said(gain.after, 1))}"
+                           for _, gain in chosen],
             "hovertemplate": "%{customdata}<extra></extra>",
         }]
     data.append({
-        "x": list(range(len(clients))), "y": percent([gain.before for gain in clients]), "mode": "markers",
+        "x": list(range(len(clients))), "y": drawn([gain.before for gain in clients], metric), "mode": "markers",
         "name": "under FedAvg", "hoverinfo": "skip",
         "marker": {"color": "@card", "size": 6, "symbol": "circle", "line": {"color": "@muted", "width": 1.5}},
     })
@@ -262,22 +272,22 @@ def gains(clients: Sequence[Gain]) -> Figure:
     return _figure(data, {
         "tickvals": list(range(len(names))) if few else [], "ticktext": names if few else [], "tickangle": -90,
         "showgrid": False, "zeroline": False, "title": "" if few else "clients",
-    }, {"title": "accuracy, %"}, 360)
+    }, _axis(metric), 360)
 
 
 def client_scores(run: Run) -> Figure | None:
-    """Each client's accuracy, cluster beside cluster."""
-    order = [i for i in views.by_cluster(run) if run.headline in run.clients[i].accuracy]
+    """Each client's score, cluster beside cluster."""
+    order = [i for i in views.by_cluster(run) if run.headline in run.clients[i].score]
     if not order:
         return None
     data = []
     for k in sorted({run.clients[i].cluster for i in order}):
         at = [x for x, i in enumerate(order) if run.clients[i].cluster == k]
         data.append({
-            "x": at, "y": percent([run.clients[order[x]].accuracy[run.headline] for x in at]), "mode": "markers",
+            "x": at, "y": drawn([run.clients[order[x]].score[run.headline] for x in at], run.metric), "mode": "markers",
             "name": cluster_name(k), "marker": {"color": colour(k), "size": 9, "symbol": symbol(k)},
             "text": [f"{plotly_text(run.clients[order[x]].name)}, {cluster_name(k)}" for x in at],
-            "hovertemplate": "%{text}<br>%{y:.1f} %<extra></extra>",
+            "hovertemplate": f"%{{text}}<br>{hovered('y', run.metric, 1)}<extra></extra>",
         })
     few = len(order) <= 30
     shapes, notes = _cluster_marks([run.clients[i].cluster for i in order])
@@ -285,7 +295,7 @@ def client_scores(run: Run) -> Figure | None:
         "tickvals": list(range(len(order))) if few else [], "zeroline": False, "showgrid": False, "tickangle": -90,
         "ticktext": [plotly_text(run.clients[i].name) for i in order] if few else [], "title": "" if few else "clients",
         "range": [-0.5, len(order) - 0.5],
-    }, {"title": "accuracy, %"}, 340, shapes=shapes, annotations=notes, showlegend=False)
+    }, _axis(run.metric), 340, shapes=shapes, annotations=notes, showlegend=False)
 
 
 def against_truth(run: Run) -> Figure | None:
@@ -313,6 +323,11 @@ def against_truth(run: Run) -> Figure | None:
 
 
 # Shared
+
+
+def _axis(metric: Metric, of: str = "") -> Part:
+    """An axis of scores: "accuracy of a client, %"."""
+    return {"title": plotly_text(metric._replace(name=f"{metric.name}{of}").axis)}
 
 
 def _figure(data: list[Part], x: Part, y: Part, height: int, **layout: Any) -> Figure:

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from umbel.nets.objective import Metric
 from umbel.pages.load import Run
-from umbel.pages.parts import ACCURACY_NAMES, Table, TableCell, number
+from umbel.pages.parts import START_NAMES, Table, TableCell, number, scored
 from umbel.pages.views import Entrant
-from umbel.runs.evaluate import ACCURACIES
+from umbel.runs.evaluate import STARTS
 
-HEADS = ("accuracy", "worst tenth", "cluster's model", "fine-tuned", "last local", "clusters", "ARI", "sent", "seconds")
-NOTE = ("Accuracy in % on clients' own test rows{}. The first is the one of the next three (after the worst tenth of"
+OF_SCORES = ("worst tenth", "cluster's model", "fine-tuned", "last local")
+OF_REST = ("clusters", "ARI", "sent", "seconds")
+NOTE = ("{} on clients' own test rows{}. The first is the one of the next three (after the worst tenth of"
         " clients) that the method is judged by. ARI: agreement with the true groups, 1 is perfect, 0 is chance.")
 
 
@@ -33,10 +35,15 @@ def summary(entrants: Sequence[Entrant], names: dict[int, str]) -> Summary:
                f"{seeds} seeds" if seeds > 1 else f"seed {info['seed']}"]
     setting += [f"data: {info['data']}"] if info.get("data_part") else []
     rows = [_row(names[id(run)], [run], _client_spread(run)) for entrant in entrants for run in entrant.runs]
-    every_run = Table("Runs", ("run", *HEADS), rows, NOTE.format("; ± standard deviation over clients"))
+    metric = entrants[0].runs[0].metric
+    scores = (metric.name, *OF_SCORES)
+    rising = () if metric.higher_is_better else scores
+    pooled = ", all clients' together" if metric.pooled else ""
+    every_run = Table("Runs", ("run", *scores, *OF_REST), rows,
+                      NOTE.format(metric.caption, f"{pooled}; ± standard deviation over clients"), rising)
     rows = [_row(entrant.label, entrant.runs, _seed_spread(entrant.runs)) for entrant in entrants]
-    methods = Table("Methods", ("method", *HEADS), rows,
-                    NOTE.format(", mean over clients; ± standard deviation over seeds"))
+    over = f"{pooled or ', mean over clients'}; ± standard deviation over seeds"
+    methods = Table("Methods", ("method", *scores, *OF_REST), rows, NOTE.format(metric.caption, over), rising)
     table, below = (methods, every_run) if seeds > 1 else (every_run, None)
     return Summary(_title(entrants), " · ".join(setting), *_story(entrants), _cards(entrants), table, below)
 
@@ -52,19 +59,20 @@ def _title(entrants: Sequence[Entrant]) -> str:
 
 def _story(entrants: Sequence[Entrant]) -> tuple[str, str]:
     """The label of the best entrant, and two or three sentences that go on from it."""
-    scored = [entrant for entrant in entrants if _accuracy(entrant.runs) is not None]
-    own = [entrant for entrant in scored if _method(entrant) != "oracle"] or scored
-    if not own:
+    tested = [entrant for entrant in entrants if _mean_score(entrant.runs) is not None]
+    if not tested:
         return "", "No client of these runs could be scored."
-    best = max(own, key=_score)
-    story = [f"reaches {100 * _score(best):.1f} % on clients' own test rows{_clusters(best)}."]
-    fedavg = next((entrant for entrant in scored if _method(entrant) == "fedavg" and entrant is not best), None)
+    best, metric = _best(tested), tested[0].runs[0].metric
+    name = "" if metric.name == "accuracy" else f"{'an' if metric.name[0] in 'AMR' else 'a'} {metric.name} of "
+    story = [f"reaches {name}{metric.said(_score(best), 1)} on clients' own test rows{_clusters(best)}."]
+    fedavg = next((entrant for entrant in tested if _method(entrant) == "fedavg" and entrant is not best), None)
     if fedavg and _paired(best, fedavg):
         score = _score(fedavg)
-        story.append(f"That is {_points(_score(best) - score)} one model for all (FedAvg, {100 * score:.1f} %).")
-    oracle = next((entrant for entrant in scored if _method(entrant) == "oracle"), None)
+        story.append(f"That is {_points(_score(best), score, metric)} one model for all (FedAvg,"
+                     f" {metric.said(score, 1)}).")
+    oracle = next((entrant for entrant in tested if _method(entrant) == "oracle"), None)
     if oracle and oracle is not best and _paired(best, oracle):
-        story.append(f"The oracle, which is told the true groups, reaches {100 * _score(oracle):.1f} %.")
+        story.append(f"The oracle, which is told the true groups, reaches {metric.said(_score(oracle), 1)}.")
     runs = [run for entrant in entrants for run in entrant.runs]
     if len({run.info["partition_hash"] for run in runs if run.info["seed"] == runs[0].info["seed"]}) > 1:
         story.append("These runs do not share one partition: compare their numbers with care.")
@@ -76,13 +84,21 @@ def _method(entrant: Entrant) -> str:
 
 
 def _score(entrant: Entrant) -> float:
-    return _accuracy(entrant.runs) or 0.0
+    return _mean_score(entrant.runs) or 0.0
 
 
-def _points(change: float) -> str:
-    if abs(change) < 0.0005:
+def _best(tested: Sequence[Entrant]) -> Entrant:
+    """The best of those that do not know the true groups beforehand, if there are such."""
+    own = [entrant for entrant in tested if _method(entrant) != "oracle"] or tested
+    return max(own, key=lambda entrant: entrant.runs[0].metric.gain(_score(entrant), 0.0))
+
+
+def _points(score: float, other: float, metric: Metric) -> str:
+    change = score - other
+    if abs(change) < (0.0005 if metric.unit == "%" else 0.0005 * abs(other)):
         return "as much as"
-    return f"{100 * abs(change):.1f} points {'above' if change > 0 else 'below'}"
+    far = f"{100 * abs(change):.1f} points" if metric.unit == "%" else metric.said(abs(change))
+    return f"{far} {'above' if change > 0 else 'below'}"
 
 
 def _clusters(entrant: Entrant) -> str:
@@ -101,16 +117,15 @@ def _paired(a: Entrant, b: Entrant) -> bool:
 
 def _cards(entrants: Sequence[Entrant]) -> list[tuple[str, str]]:
     """A few large numbers of the best method that does not know the true groups beforehand."""
-    scored = [entrant for entrant in entrants if _accuracy(entrant.runs) is not None]
-    own = [entrant for entrant in scored if _method(entrant) != "oracle"] or scored
-    if not own:
+    tested = [entrant for entrant in entrants if _mean_score(entrant.runs) is not None]
+    if not tested:
         return []
-    best = max(own, key=_score)
-    runs = best.runs
+    best = _best(tested)
+    runs, metric = best.runs, best.runs[0].metric
     many, ari, worst = _count(runs), _ari(runs), _worst(runs)
     cards = [
-        (f"{100 * _score(best):.1f} %", f"accuracy of {best.label}, {ACCURACY_NAMES[runs[0].headline]}"),
-        ("–" if worst is None else f"{100 * worst:.1f} %", "mean of its worst tenth of clients"),
+        (metric.said(_score(best), 1), f"{metric.name} of {best.label}, {START_NAMES[runs[0].headline]}"),
+        ("–" if worst is None else metric.said(worst, 1), "mean of its worst tenth of clients"),
         (many, "clusters" if many != "1" else "cluster: one model for all"),
         ("–" if ari is None else f"{ari:.2f}",
          "no true groups known" if ari is None else "ARI against the true groups; 1 is perfect"),
@@ -125,25 +140,23 @@ def _cards(entrants: Sequence[Entrant]) -> list[tuple[str, str]]:
 
 def _row(name: str, runs: Sequence[Run], spread: str) -> list[TableCell]:
     """One run, or the mean of several."""
-    score, sent = _accuracy(runs), mean(map(_sent, runs))
+    score, sent, metric = _mean_score(runs), mean(map(_sent, runs)), runs[0].metric
     return [
-        TableCell(name), TableCell(None) if score is None else TableCell(f"{100 * score:.2f}{spread}", score),
-        number(_worst(runs), 1, 100),
-        *(number(_mean((run.info["accuracy"][kind] or {}).get("mean") for run in runs), 1, 100)
-          for kind in ACCURACIES),
+        TableCell(name), TableCell(None) if score is None else TableCell(f"{metric.shown(score)}{spread}", score),
+        scored(_worst(runs), metric),
+        *(scored(_mean((run.info["score"][start] or {}).get("value") for run in runs), metric) for start in STARTS),
         TableCell(_count(runs), mean(run.info["clusters"]["count"] for run in runs)), number(_ari(runs)),
         TableCell(_bytes(sent), sent), number(mean(run.info["seconds"]["total"] for run in runs), 1),
     ]
 
 
 def _client_spread(run: Run) -> str:
-    score = run.info["accuracy"][run.headline]
-    return f" ± {100 * score['std']:.2f}" if score else ""
+    return run.metric.spread((run.info["score"][run.headline] or {}).get("std"))
 
 
 def _seed_spread(runs: Sequence[Run]) -> str:
-    scores = [run.accuracy for run in runs if run.accuracy is not None]
-    return f" ± {100 * stdev(scores):.2f}" if len(scores) > 1 else ""
+    scores = [run.score for run in runs if run.score is not None]
+    return runs[0].metric.spread(stdev(scores)) if len(scores) > 1 else ""
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -152,12 +165,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return mean(known) if known else None
 
 
-def _accuracy(runs: Sequence[Run]) -> float | None:
-    return _mean(run.accuracy for run in runs)
+def _mean_score(runs: Sequence[Run]) -> float | None:
+    return _mean(run.score for run in runs)
 
 
 def _worst(runs: Sequence[Run]) -> float | None:
-    return _mean((run.info["accuracy"][run.headline] or {}).get("worst_decile") for run in runs)
+    return _mean((run.info["score"][run.headline] or {}).get("worst_decile") for run in runs)
 
 
 def _ari(runs: Sequence[Run]) -> float | None:

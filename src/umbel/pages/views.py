@@ -9,6 +9,7 @@ import torch
 from scipy.cluster import hierarchy
 
 from umbel.clustering.linkage import cut, heights, linkage
+from umbel.nets.objective import Metric
 from umbel.pages.load import Floats, Ints, Run
 from umbel.runs import evaluate
 
@@ -61,11 +62,11 @@ def run_names(entrants: Sequence[Entrant]) -> dict[int, str]:
     return names
 
 
-# Accuracy
+# Scores
 
 
 class Curve(NamedTuple):
-    """Mean accuracy by rounds done, with the least and largest over seeds, and the megabytes sent by then."""
+    """Score by rounds done, with the least and largest over seeds, and the megabytes sent by then."""
 
     rounds: list[int]
     megabytes: list[float]
@@ -85,19 +86,19 @@ def curve(entrant: Entrant) -> Curve:
 
 
 def _one_curve(run: Run) -> dict[int, tuple[float, float]]:
-    """By rounds done: mean accuracy, and megabytes sent until then."""
+    """By rounds done: the score, and megabytes sent until then."""
     points, sent = {}, 0.0
     for record in run.records:
         sent += sum(sum(kinds.values()) for phase, ways in record["bytes"].items() if phase != "evaluate"
                      for kinds in ways.values())
-        if record.get("accuracy"):
-            points[record["round"] + 1] = (float(record["accuracy"]["mean"]), sent / 1e6)
+        if record.get("score"):
+            points[record["round"] + 1] = (float(record["score"]["value"]), sent / 1e6)
     return points
 
 
-def accuracy_by_client(run: Run) -> dict[str, float]:
-    """The headline accuracy of each client that has one."""
-    return {client.name: client.accuracy[run.headline] for client in run.clients if run.headline in client.accuracy}
+def score_by_client(run: Run) -> dict[str, float]:
+    """The headline score of each client that has one."""
+    return {client.name: client.score[run.headline] for client in run.clients if run.headline in client.score}
 
 
 def baseline(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -117,22 +118,30 @@ class Gain(NamedTuple):
     cluster: int
     before: float
     after: float
+    gain: float  # how much better it is served; positive is better, whichever way the metric points
 
 
 def gains(run: Run, other: Run) -> list[Gain]:
     """Clients scored in both runs, who gains most first."""
-    before, after = accuracy_by_client(other), accuracy_by_client(run)
-    clients = [Gain(client.name, client.cluster, before[client.name], after[client.name])
+    before, after = score_by_client(other), score_by_client(run)
+    clients = [Gain(client.name, client.cluster, before[client.name], after[client.name],
+                    run.metric.gain(after[client.name], before[client.name]))
                for client in run.clients if client.name in before and client.name in after]
-    return sorted(clients, key=lambda gain: (gain.before - gain.after, gain.name))
+    return sorted(clients, key=lambda client: (-client.gain, client.name))
 
 
-def gain_sentence(clients: Sequence[Gain]) -> str:
-    """How many gain and how many lose; a change of up to half a point is neither."""
-    change = np.array([client.after - client.before for client in clients])
-    won, lost = int((change > 0.005).sum()), int((change < -0.005).sum())
-    return (f"{won} of {len(clients)} clients gain, {lost} lose, {len(clients) - won - lost} stay within half a point;"
-            f" on average {100 * change.mean():+.1f} points.")
+def gain_sentence(clients: Sequence[Gain], metric: Metric) -> str:
+    """How many gain and how many lose; a change of up to half a point, or a hundredth of the mean, is neither."""
+    change = np.array([client.gain for client in clients])
+    shares = metric.unit == "%"
+    near = 0.005 if shares else 0.01 * float(np.mean([abs(client.before) for client in clients]))
+    won, lost = int((change > near).sum()), int((change < -near).sum())
+    mean = float(change.mean())
+    way = "better" if mean >= 0 else "worse"
+    within = "half a point" if shares else f"{metric.said(near)} (a hundredth of FedAvg's mean)"
+    average = f"{100 * mean:+.1f} points" if shares else f"{metric.said(abs(mean))} {way}"
+    return (f"{won} of {len(clients)} clients gain, {lost} lose, {len(clients) - won - lost} stay within {within};"
+            f" on average {average}.")
 
 
 # Clusters

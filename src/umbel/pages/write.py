@@ -36,6 +36,10 @@ def _folder(source: Source, place: Path) -> Path:
 
 def write(runs: Sequence[load.Run], target: Path, figures: Path | None = None) -> tuple[Path, int]:
     """The page in a file or in a folder, and perhaps figures; where it lies, and how many figures were drawn."""
+    names = list(dict.fromkeys(run.metric.name for run in runs))
+    if len(names) > 1:
+        raise UmbelError(f"A report is of runs that are judged by one metric. Got {' and '.join(names)}: make one"
+                         " report of each.")
     target = target / "report.html" if target.is_dir() else target
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, page.write(list(runs)).encode())

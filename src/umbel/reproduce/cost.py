@@ -1,17 +1,19 @@
-"""What it costs to reach an accuracy: rounds, bytes, and the megabits that PACFL prints."""
+"""What it costs to reach a score: rounds, bytes, and the megabits that PACFL prints."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
+
+from umbel.nets.objective import Metric
 
 PARAMETERS = {"lenet5": 62_006, "resnet9": 6_621_540}  # PACFL counts the 3 x 32 x 32 net for grey images as well
 GLOBAL = {"lenet5": 11_014, "resnet9": 52_324}  # of the last two layers: all that LG-FedAvg sends
 
 
 def rounds_to(records: Iterable[Mapping[str, Any]], target: float) -> int | None:
-    """The first round, from 1, after which the mean accuracy was at least `target`; None = never."""
+    """The first round, from 1, after which the score was at least as good as `target`; None = never."""
     reached = (record["round"] + 1 for record in records
-               if record.get("accuracy") and record["accuracy"]["mean"] >= target)
+               if record.get("score") and not Metric(**record["metric"]).better(target, record["score"]["value"]))
     return next(reached, None)
 
 

@@ -1,6 +1,5 @@
 """What is read from a finished run to stand in a table, by name."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from umbel.nets.objective import Metric
 from umbel.reproduce import cost
-from umbel.runs.checkpoint import read_json
+from umbel.runs.checkpoint import read_clusters, read_records, read_result
 from umbel.runs.experiment import Experiment
 
 NEAR = 0.01  # a curve has converged when it stays within a point of its end
@@ -21,44 +21,45 @@ class Finished:
 
     folder: Path
     reading: Mapping[str, str]  # judge, phase
-    target: float | None = None  # accuracy in [0, 1]
+    target: float | None = None  # score, in [0, 1] where it is a share
 
     @cached_property
     def info(self) -> dict[str, Any]:
         """result.json."""
-        info: dict[str, Any] = read_json(self.folder / "result.json")
+        info: dict[str, Any] = read_result(self.folder)
         return info
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """rounds.jsonl."""
-        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
+        return read_records(self.folder)
 
     @property
     def kind(self) -> str:
-        """The accuracy by which this run is judged: `a|b` is b where there is no a, `a.weighted` weighs by rows."""
+        """Which of the three scores is read: `a|b` is b where there is no a, `a.weighted` weighs by rows."""
         kinds = str(self.reading.get("judge", self.info["headline"])).partition(".")[0].split("|")
-        return next((kind for kind in kinds if self.info["accuracy"][kind]), kinds[-1])
+        return next((kind for kind in kinds if self.info["score"][kind]), kinds[-1])
 
-    def accuracy(self, statistic: str = "") -> float | None:
-        """Of the judged kind, in [0, 1]; the mean over clients unless the reading says otherwise."""
-        statistic = statistic or self.reading.get("judge", "").partition(".")[2] or "mean"
-        scores = self.info["accuracy"][self.kind]
+    def score(self, statistic: str = "") -> float | None:
+        """Of the judged kind; what the run is judged by unless the reading says otherwise."""
+        statistic = statistic or self.reading.get("judge", "").partition(".")[2] or "value"
+        scores = self.info["score"][self.kind]
         return None if scores is None else float(scores[statistic])
 
 
 def _newcomers(run: Finished) -> float | None:
-    """Mean accuracy of those who joined late."""
+    """Mean score of those who joined late."""
     late = int(Experiment.from_toml(run.folder / "recipe.toml").join.partition("@")[0])
-    people = read_json(run.folder / "clusters.json")["clients"][-late:]
-    scores = [each["accuracy"][run.kind] for each in people if run.kind in each["accuracy"]]
+    people = read_clusters(run.folder)["clients"][-late:]
+    scores = [each["score"][run.kind] for each in people if run.kind in each["score"]]
     return 100 * sum(scores) / len(scores) if scores else None
 
 
 def _converged(run: Finished) -> int:
-    """The first round from which the accuracy stays within a point of its last value, or above."""
-    curve = [(each["round"] + 1, each["accuracy"]["mean"]) for each in run.records if each.get("accuracy")]
-    below = [round for round, value in curve if value < curve[-1][1] - NEAR]
+    """The first round from which the score stays within a point of its last value, or is better."""
+    curve = [(each["round"] + 1, each["score"]["value"]) for each in run.records if each.get("score")]
+    metric = Metric(**run.info["metric"])
+    below = [round for round, value in curve if metric.gain(value, curve[-1][1]) < -NEAR]
     return int(next(round for round, _ in curve if not below or round > below[-1]))
 
 
@@ -134,8 +135,8 @@ def _evidence(name: str, place: int = -1) -> Callable[[Finished], float | None]:
 
 
 MEASURES: dict[str, TableMeasure] = {
-    "accuracy": TableMeasure(lambda run: _percent(run.accuracy()), "accuracy, %",
-                        spread=lambda run: _percent(run.accuracy("std"))),
+    "accuracy": TableMeasure(lambda run: _percent(run.score()), "accuracy, %",
+                             spread=lambda run: _percent(run.score("std"))),
     "newcomers": TableMeasure(_newcomers, "newcomers' accuracy, %"),
     **{name: TableMeasure(_agreement(name), name) for name in
        ("ari", "ami", "homogeneity", "completeness", "v_measure")},

@@ -81,7 +81,7 @@ class Table:
     compute: str = ""  # name of a function that stands in for runs
     whole: str = ""  # what a part of a data set is too small for
     part: Mapping[str, str] = field(default_factory=dict)  # scenario parameters for a part of a data set
-    targets: Mapping[str, float] = field(default_factory=dict)  # accuracy to reach, by column
+    targets: Mapping[str, float] = field(default_factory=dict)  # score to reach, by column, in per cent
     fitted: Mapping[TableCell, Printed] = field(default_factory=dict)  # rounds that explain what is printed
 
     @property
@@ -115,7 +115,7 @@ class Table:
         return {**known, **self.words.get(word, {})}
 
     def reading(self, cell: TableCell) -> dict[str, str]:
-        """How the runs of a cell are read: `judge`, which accuracy; `phase`, which part of a round."""
+        """How the runs of a cell are read: `judge`, which score; `phase`, which part of a round."""
         return {name: layer[name] for layer in self._of(cell) for name in READING if name in layer}
 
     def experiment(self, cell: TableCell, *, seed: int = 0, rounds: int | None = None, device: str = "auto",

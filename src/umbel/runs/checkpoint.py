@@ -28,6 +28,7 @@ from umbel import tree
 from umbel.algorithms.base import State
 from umbel.errors import UmbelError
 from umbel.files import write_atomically
+from umbel.runs import schema
 from umbel.tree import Tree
 
 
@@ -42,6 +43,27 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UmbelError(f"The file {path} must hold JSON as umbel writes it. It cannot be read: {error}.") from error
+
+
+def read_result(folder: Path) -> Any:
+    """result.json of a run folder, in today's words."""
+    info = read_json(folder / "result.json")
+    return schema.result_of(info) if isinstance(info, dict) else info
+
+
+def read_clusters(folder: Path) -> Any:
+    """clusters.json of a run folder, in today's words."""
+    return schema.clusters_of(read_json(folder / "clusters.json"))
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """rounds.jsonl of a run folder, in today's words."""
+    return [record_from(line) for line in (folder / "rounds.jsonl").read_bytes().splitlines()]
+
+
+def record_from(line: bytes) -> dict[str, Any]:
+    """One line of rounds.jsonl."""
+    return schema.record_of(json.loads(line))
 
 
 def to_bytes(values: Tree) -> bytes:
@@ -213,7 +235,7 @@ class RunFolder:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         kept = lines[: last + 2]  # the first is of round -1
         try:
-            records = [json.loads(line) for line in kept]
+            records = [record_from(line) for line in kept]
             whole = [record["round"] for record in records] == list(range(-1, last + 1)) and kept[-1].endswith(b"\n")
         except (ValueError, TypeError, KeyError):
             whole = False

@@ -14,8 +14,8 @@ from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.files import write_atomically
-from umbel.runs.checkpoint import read_json, write_json
-from umbel.runs.evaluate import ACCURACIES
+from umbel.runs.checkpoint import read_result, write_json
+from umbel.runs.evaluate import STARTS
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable, settings_of
 from umbel.runs.result import Result, data_frame
@@ -78,7 +78,7 @@ def folder_of(out: Path, experiment: Experiment) -> Path:
 
 def table(out: Path, plan: Sequence[Experiment]) -> list[dict[str, Any]]:
     """One line a method, from the result.json files of its runs."""
-    return lines_of([read_json(folder_of(out, experiment) / "result.json") for experiment in plan])
+    return lines_of([read_result(folder_of(out, experiment)) for experiment in plan])
 
 
 def lines_of(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -93,18 +93,22 @@ def _line(method: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     headline = results[0]["headline"]
     clusters = [result["clusters"] for result in results]
     aris = [each["ari"] for each in clusters if each["ari"] is not None]
-    line: dict[str, Any] = {
+
+    def over(start: str, name: str) -> list[float]:  # the seeds that have it
+        found = ((result["score"][start] or {}).get(name) for result in results)
+        return [value for value in found if value is not None]
+
+    scores = over(headline, "value")
+    return {
         "method": method,
         "seeds": len(results),
         "headline": headline,
-        **_spread("accuracy", [result["accuracy"][headline]["mean"] for result in results]),
-        "accuracy_std_over_clients": mean(result["accuracy"][headline]["std"] for result in results),
-        "worst_decile": mean(result["accuracy"][headline]["worst_decile"] for result in results),
-    }
-    for kind in ACCURACIES:
-        there = [result["accuracy"][kind]["mean"] for result in results if result["accuracy"][kind]]
-        line[kind] = mean(there) if there else None
-    return line | {
+        "metric": results[0]["metric"],
+        "score": _mean(scores),
+        "score_std_over_seeds": stdev(scores) if len(scores) > 1 else None,
+        "score_std_over_clients": _mean(over(headline, "std")),
+        "worst_decile": _mean(over(headline, "worst_decile")),
+        **{start: _mean(over(start, "value")) for start in STARTS},
         "clusters": [each["count"] for each in clusters],
         "ari": mean(aris) if aris else None,
         "bytes_down": mean(result["bytes"]["down"] for result in results),
@@ -113,9 +117,8 @@ def _line(method: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _spread(name: str, values: list[float]) -> dict[str, float | None]:
-    """Mean, and the sample standard deviation over seeds where there are two or more."""
-    return {name: mean(values), f"{name}_std_over_seeds": stdev(values) if len(values) > 1 else None}
+def _mean(values: list[float]) -> float | None:
+    return mean(values) if values else None
 
 
 def write(out: Path, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -124,9 +127,14 @@ def write(out: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(lines[0]))
     writer.writeheader()
-    writer.writerows({name: json.dumps(value) if isinstance(value, list) else value for name, value in line.items()}
-                     for line in lines)
+    writer.writerows({name: json.dumps(value) if isinstance(value, list) else value
+                      for name, value in _named(line).items()} for line in lines)
     write_atomically(out / "compare.csv", text.getvalue().encode())
+
+
+def _named(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line for a table: of the metric its name alone."""
+    return {**line, "metric": line["metric"]["name"]}
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,7 +147,7 @@ class Comparison:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The lines as a table, by method."""
-        return data_frame(self.lines, "method")
+        return data_frame([_named(line) for line in self.lines], "method")
 
     def __repr__(self) -> str:
         return self._drawn().export_text().rstrip()

@@ -1,11 +1,11 @@
 """How good the models are for the clients, and how near the clusters come to the truth.
 
-The only module that sees test rows. Three accuracies, one task from three starting points: the cluster's model as it
-was sent, the same after fine-tuning, and what the client was left with after its own last training.
+The only module that sees test rows. Three scores, one task from three starting points: the cluster's model as it was
+sent, the same after fine-tuning, and what the client was left with after its own last training.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypedDict
 
 import numpy as np
 from sklearn.metrics import (
@@ -20,19 +20,33 @@ from umbel.data.clients import Work
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import EVALUATE
 from umbel.federation.scoring import score
-from umbel.nets.objective import judged
+from umbel.nets.objective import Objective, judged
 from umbel.tree import Held
 
-Scores: TypeAlias = dict[str, dict[str, float]]  # client -> accuracy, loss, rows
-ACCURACIES = ("cluster_model", "fine_tuned", "last_local")
+STARTS = ("cluster_model", "fine_tuned", "last_local")  # where the three scores start from
 
 
-def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, become: tuple[str, ...] = (),
-             epochs: int = 0, rows: str = "test") -> Scores:
-    """Accuracy, loss and rows of every placed client that can be asked, by name, after `round` rounds."""
+class ClientScore(TypedDict):
+    """One client on its own rows."""
+
+    score: float | None  # by the objective's metric; None where its rows alone do not define it (AUC of one class)
+    loss: float
+    rows: int
+
+
+class Scores(TypedDict):
+    """Clients by name, and all metrics of the objective over their rows together."""
+
+    clients: dict[str, ClientScore]
+    pooled: dict[str, float | None]
+
+
+def scores(fed: Federation, algorithm: Algorithm, state: State, round: int, become: tuple[str, ...] = (),
+           epochs: int = 0, rows: str = "test") -> Scores:
+    """How well every placed client that can be asked is served after `round` rounds."""
     ids = (fed.online & (state.labels >= 0)).nonzero().flatten()
     if not len(ids):
-        return {}
+        return {"clients": {}, "pooled": {}}
     only = fed.net.head_names if algorithm.tuned_layers == "head" else ()
     try:
         heard = (fed.testing() if rows == "test" else fed).map(
@@ -41,24 +55,26 @@ def accuracy(fed: Federation, algorithm: Algorithm, state: State, round: int, be
             only=only, **algorithm.local.at(0),
         )
     except NobodyAnswered:  # a round that nobody could score is no reason to end a run
-        return {}
+        return {"clients": {}, "pooled": {}}
     objective = fed.net.objective
     sums, size, loss = tree.unstack(heard.answers), heard.answers["size"].tolist(), heard.answers["loss"].tolist()
-    return {
-        fed.names[i]: {"accuracy": judged(objective, objective.summary(own, count)) or 0.0, "loss": each, "rows": count}
+    clients: dict[str, ClientScore] = {
+        fed.names[i]: {"score": judged(objective, objective.summary(own, count)), "loss": each, "rows": count}
         for i, own, count, each in zip(heard.ids.tolist(), sums, size, loss, strict=True)
         if count  # a site of a real federation may have no test rows: it is not scored
     }
+    together = {name: heard.answers[name].sum(0) for name in objective.sums}
+    return {"clients": clients, "pooled": objective.summary(together, sum(size))}
 
 
 def current(fed: Federation, algorithm: Algorithm, state: State, round: int, rows: str = "test") -> Scores:
     """What clients would use now: the cluster's model, or what the method makes of it."""
-    return accuracy(fed, algorithm, state, round, algorithm.uses(fed.net), rows=rows)
+    return scores(fed, algorithm, state, round, algorithm.uses(fed.net), rows=rows)
 
 
 def final(fed: Federation, algorithm: Algorithm, state: State, round: int, epochs: int,
           remembered: bool = True) -> dict[str, Scores | None]:
-    """The three accuracies of every client; what does not exist is None. `epochs` = 0 leaves out fine-tuning.
+    """The three scores of every client; what does not exist is None. `epochs` = 0 leaves out fine-tuning.
 
     Not `remembered`: what clients keep is of another round than the state.
     """
@@ -66,32 +82,39 @@ def final(fed: Federation, algorithm: Algorithm, state: State, round: int, epoch
     sent = tuple(name for name in own if name == "with_norms")  # a cluster's model is no model without norms
     remembers = remembered and (can_remember(fed) or "remembered" in algorithm.own)  # such a method always keeps it
     return {
-        "cluster_model": accuracy(fed, algorithm, state, round, sent) if algorithm.has_cluster_model else None,
-        "fine_tuned": accuracy(fed, algorithm, state, round, (*own, "fine_tune"), epochs) if epochs else None,
-        "last_local": accuracy(fed, algorithm, state, round, ("remembered",)) if remembers else None,
+        "cluster_model": scores(fed, algorithm, state, round, sent) if algorithm.has_cluster_model else None,
+        "fine_tuned": scores(fed, algorithm, state, round, (*own, "fine_tune"), epochs) if epochs else None,
+        "last_local": scores(fed, algorithm, state, round, ("remembered",)) if remembers else None,
     }
 
 
 def current_of(final: Mapping[str, Scores | None], algorithm: Algorithm) -> Scores | None:
-    """`current`, where one of the three accuracies is the same question; it is not asked twice."""
+    """`current`, where one of the three scores is the same question; it is not asked twice."""
     same = {(): "cluster_model", ("remembered",): "last_local"}.get(algorithm.own)
     return final[same] if same else None
 
 
-def summary(clients: Scores) -> dict[str, Any]:
-    """Over clients, in [0, 1]: mean, standard deviation, mean of the worst tenth, mean weighted by test rows."""
-    scores = np.array([client["accuracy"] for client in clients.values()])
-    rows = np.array([client["rows"] for client in clients.values()])
-    if not len(scores):
+def summary(scored: Scores, objective: Objective) -> dict[str, Any]:
+    """Over clients: mean, standard deviation, mean of the worst tenth; `weighted`, over all their rows together.
+
+    `value` is what the run is judged by: the mean, or `weighted` where the metric is no mean over rows. Clients whose
+    rows do not define the metric count in `weighted` alone; where no rows define it there is no summary, but {}.
+    """
+    metric = objective.metric
+    known = [client for client in scored["clients"].values() if client["score"] is not None]
+    each, rows = np.array([client["score"] for client in known]), np.array([client["rows"] for client in known])
+    over: dict[str, float | None] = dict.fromkeys(("mean", "std", "worst_decile"))
+    if known:
+        worst = np.sort(each)[:: 1 if metric.higher_is_better else -1][: -(-len(each) // 10)]
+        over = {"mean": float(each.mean()), "std": float(each.std()), "worst_decile": float(worst.mean())}
+    if metric.pooled:
+        weighted = judged(objective, scored["pooled"]) if scored["clients"] else None
+    else:
+        weighted = float((each * rows).sum() / max(1, rows.sum())) if known else None
+    if weighted is None:
         return {}
-    worst = np.sort(scores)[: -(-len(scores) // 10)]
-    return {
-        "mean": float(scores.mean()),
-        "std": float(scores.std()),
-        "worst_decile": float(worst.mean()),
-        "weighted": float((scores * rows).sum() / max(1, rows.sum())),
-        "over": len(scores),
-    }
+    return {**over, "weighted": weighted, "over": len(known), "value": weighted if metric.pooled else over["mean"],
+            "pooled": scored["pooled"]}
 
 
 def ari(labels: Sequence[int], truth: Sequence[int]) -> float:

@@ -24,7 +24,7 @@ from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
-from umbel.runs.checkpoint import last_saved, read_json
+from umbel.runs.checkpoint import last_saved, read_result
 from umbel.runs.experiment import Experiment
 from umbel.tree import Held, Params, Stack
 
@@ -39,9 +39,15 @@ class Admission:
     cluster: int
     members: int  # clients of the run in that cluster; 0 = the newcomer is like nobody, and founds it
     model: Params = field(repr=False)  # the cluster's weights, fine-tuned where that was asked for
-    accuracy: float | None  # of the cluster's model on the newcomer's test rows, where it has some
+    score: float | None  # of the cluster's model on the newcomer's test rows, where it has some
     fine_tuned: float | None
     net: Model = field(repr=False)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The score in a run that is judged by accuracy."""
+        self.net.objective.metric.must_be_accuracy()
+        return self.score
 
     @property
     def module(self) -> Standalone:
@@ -93,8 +99,8 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     stack = model.rows(torch.tensor([0])) if isinstance(model, Held) else model
 
     def score(become: tuple[str, ...]) -> float | None:
-        scores = evaluate.accuracy(fed, algorithm, state, saved.round + 1, become, epochs)
-        return scores[name]["accuracy"] if name in scores else None
+        clients = evaluate.scores(fed, algorithm, state, saved.round + 1, become, epochs)["clients"]
+        return clients[name]["score"] if name in clients else None
 
     tested = len(people.test[-1]) > 0
     members = Counter(info["clusters"]["labels"].values())[label]
@@ -105,7 +111,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
 def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:
     if not (run / "result.json").is_file():
         raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {run}.")
-    info: dict[str, dict[str, dict[str, int]]] = read_json(run / "result.json")
+    info: dict[str, dict[str, dict[str, int]]] = read_result(run)
     return info
 
 

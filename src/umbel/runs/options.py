@@ -17,7 +17,7 @@ class RunOptions:
     rounds: int = number(20, ge=1)  # after a method's own pre-training rounds
     fraction: float = number(1.0, gt=0, le=1)  # of the placed clients, asked in a round
     eval_every: int = number(1, ge=1)
-    average_last: int = number(1, ge=1)  # rounds over which the cluster model's accuracy is averaged
+    average_last: int = number(1, ge=1)  # rounds over which the cluster model's score is averaged
     fine_tune: int | None = number(None, ge=0)  # epochs; as many as a round's unless given; 0 = leave it out
     keep: str = choice("last", "last", "best")  # which round's models are the result's; best = by validation rows
     uplink: str = ""  # what answers pass on their way out, as in "topk:0.1+quantise:8"; uplinks themselves will do, too

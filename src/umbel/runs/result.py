@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -23,17 +22,18 @@ from umbel.federation.door import Federation
 from umbel.federation.phases import CLUSTERING, EVALUATE, SIGNATURE
 from umbel.federation.provenance import Provenance
 from umbel.nets.model import Model
+from umbel.nets.objective import Metric, Objective
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import settings_of
-from umbel.runs.run import Stopwatch, best_of, three_accuracies
+from umbel.runs.run import Stopwatch, best_of, three_scores
+from umbel.runs.schema import SCHEMA
 from umbel.tree import Params, Tree
 
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA = 1
 AT_ONCE = 1024  # rows of one forward pass of `predict`
 
 
@@ -68,14 +68,28 @@ class Result:
         return self.state.models
 
     @property
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return Metric(**self.info["metric"])
+
+    @property
+    def score(self) -> float:
+        """By the metric: mean over clients, or over all their rows together; a share ("%") is in [0, 1]."""
+        headline = self.info["headline"]
+        if self.info["score"][headline] is None:
+            raise UmbelError(f"This run has no score: {self.info['score']['missing'][headline]}.")
+        return float(self.info["score"][headline]["value"])
+
+    @property
     def accuracy(self) -> float:
-        """The accuracy that the method is judged by: mean over clients, in [0, 1]."""
-        return float(self.info["accuracy"][self.info["headline"]]["mean"])
+        """The score of a run that is judged by accuracy."""
+        self.metric.must_be_accuracy()
+        return self.score
 
     @property
     def curve(self) -> dict[int, float]:
-        """Mean accuracy over clients by number of rounds done."""
-        return {each["round"] + 1: each["accuracy"]["mean"] for each in self.records if each.get("accuracy")}
+        """The score by number of rounds done."""
+        return {each["round"] + 1: each["score"]["value"] for each in self.records if each.get("score")}
 
     def model(self, cluster: int | None = None, *, client: str | None = None) -> nn.Module:
         """A cluster's model, or the one that a client uses, as a plain module that scales its inputs itself.
@@ -113,23 +127,28 @@ class Result:
         return tree.to(self.algorithm.personal(sent, kept), "cpu")
 
     def predict(self, x: NDArray[Any] | Tensor, *, client: str | None = None,
-                cluster: int | None = None) -> NDArray[np.int64]:
-        """The class of each image, (rows,), by the model of a client or of a cluster."""
+                cluster: int | None = None) -> NDArray[Any]:
+        """What is foretold for each row, by the model of a client or of a cluster.
+
+        Of a classification the class, (rows,), by its name where it has one; of a regression numbers in the target's
+        own unit; of a language model tokens.
+        """
         module = self.model(cluster, client=client)
-        images = torch.as_tensor(x)
+        inputs = torch.as_tensor(x)
         assert self.net is not None
-        if tuple(images.shape[1:]) != self.net.shape:
-            raise UmbelError(f"Images must be (rows, {', '.join(map(str, self.net.shape))})."
-                             f" Got {tuple(images.shape)} instead.")
+        if tuple(inputs.shape[1:]) != self.net.shape:
+            what = "Images" if len(self.net.shape) == 3 else "Inputs"
+            raise UmbelError(f"{what} must be (rows, {', '.join(map(str, self.net.shape))})."
+                             f" Got {tuple(inputs.shape)} instead.")
+        objective = self.net.objective
         with torch.no_grad():
-            starts = range(0, len(images), AT_ONCE)
-            classes = [module(images[start : start + AT_ONCE]).argmax(1) for start in starts]
-        return torch.cat(classes).numpy() if classes else np.empty(0, dtype=np.int64)
+            parts = [module(inputs[start : start + AT_ONCE]) for start in range(0, len(inputs), AT_ONCE)]
+        return objective.predicted(torch.cat(parts) if parts else torch.empty(0, *objective.out_shape))
 
     def to_pandas(self, of: str = "clients") -> "pandas.DataFrame":
-        """A table of the clients (cluster, true group, accuracies), or of the rounds (accuracy, bytes, seconds)."""
+        """A table of the clients (cluster, true group, three scores), or of the rounds (score, bytes, seconds)."""
         if of == "clients":
-            rows = [{"client": each["name"], "cluster": each["cluster"], "truth": each["truth"], **each["accuracy"]}
+            rows = [{"client": each["name"], "cluster": each["cluster"], "truth": each["truth"], **each["score"]}
                     for each in self.clusters["clients"]]
             return data_frame(rows, "client")
         if of == "rounds":
@@ -148,21 +167,24 @@ class Result:
     @property
     def _words(self) -> str:
         info = self.info
-        score = info["accuracy"][info["headline"]]
+        score, metric = info["score"][info["headline"]], self.metric
         agreement = "" if info["clusters"]["ari"] is None else f", ARI {info['clusters']['ari']:.2f}"
-        reached = "not tested" if score is None else f"accuracy {100 * score['mean']:.2f} %"
+        reached = "not tested" if score is None else f"{metric.name} {metric.said(score['value'])}"
         return (f"{info['method']} on {info['data']}, {info['scenario']}: {reached},"
                 f" {plural(info['clusters']['count'])} of {info['clients']} clients{agreement}")
 
     def _repr_html_(self) -> str:
         """A small table, for notebooks."""
+        metric = self.metric
         cells = "".join(
-            f"<tr><td>{kind.replace('_', ' ')}</td><td>{100 * score['mean']:.2f} ± {100 * score['std']:.2f}</td>"
-            f"<td>{100 * score['worst_decile']:.2f}</td></tr>"
-            for kind in evaluate.ACCURACIES if (score := self.info["accuracy"][kind])
+            f"<tr><td>{start.replace('_', ' ')}</td>"
+            f"<td>{metric.shown(score['value'])}{metric.spread(score['std'])}</td><td>{metric.shown(score['worst_decile'])}</td></tr>"
+            for start in evaluate.STARTS if (score := self.info["score"][start])
         )
-        return (f"<div><b>{escape(self._words)}</b><table><tr><th>accuracy of</th><th>mean ± std over clients (%)</th>"
-                f"<th>worst tenth</th></tr>{cells}</table></div>")
+        value = "all rows together" if metric.pooled else "mean"
+        unit = f" ({escape(metric.unit)})" if metric.unit else ""
+        return (f"<div><b>{escape(self._words)}</b><table><tr><th>{escape(metric.name)} of</th>"
+                f"<th>{value} ± std over clients{unit}</th><th>worst tenth</th></tr>{cells}</table></div>")
 
 
 def data_frame(rows: list[dict[str, Any]], index: str) -> "pandas.DataFrame":
@@ -181,7 +203,7 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
         records = []
         for done in umbel.rounds(method, fed, rounds=100):
             records.append(done.record)
-            if good_enough(done.accuracy):
+            if good_enough(done.score):
                 break
         result = umbel.finish(method, fed, done.state, records)
 
@@ -200,18 +222,18 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
 
 def _tested_late(algorithm: Algorithm, fed: Federation, state: State, record: dict[str, Any],
                  options: RunOptions) -> dict[str, Any]:
-    """A round's record with all three accuracies, as if it had been the last from the start."""
+    """A round's record with all three scores, as if it had been the last from the start."""
     with Stopwatch(fed) as watch:
         if fed.now != record["round"]:  # a run that was stopped behind its last round has not seen it
             fed.arrive(record["round"])
-        final = three_accuracies(algorithm, fed, state, record["round"], options, remembered=options.keep == "last")
+        final = three_scores(algorithm, fed, state, record["round"], options, remembered=options.keep == "last")
     extra = watch.seconds
     seconds = {name: record["seconds"].get(name, 0.0) + extra.get(name, 0.0) for name in {**record["seconds"], **extra}}
     sent = ledger.merge([record["bytes"], ledger.totals(fed.ledger.drain())])
     late: dict[str, Any] = {"final": final, "bytes": sent, "seconds": seconds}
-    if not record.get("accuracy"):
+    if not record.get("score"):
         clients = evaluate.current_of(final, algorithm)
-        late["accuracy"] = evaluate.summary(clients if clients is not None else {})
+        late["score"] = evaluate.summary(clients, fed.net.objective) if clients is not None else {}
     return {**record, **late}
 
 
@@ -245,24 +267,24 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "workers": fed.workers,
         "headline": algorithm.headline,
         "clusters": _clusters(fed.names, about.truth_at(records[-1]["round"]), algorithm, state),
-        "accuracy": _accuracy(algorithm, state, records, options),
+        "metric": fed.net.objective.metric._asdict(),
+        "score": _scores(algorithm, fed.net.objective, state, records, options),
         "bytes": ledger.summary(ledger.merge(record["bytes"] for record in records)),
         "seconds": _seconds(records),
         "lost": dict(Counter(reason for record in records for reason in record["lost"].values())),
         "versions": versions(),
     }
     if options.keep == "best":
-        best = best_of(records)
-        assert best is not None  # the last round is always scored
-        info["kept"] = {"round": best["round"], "validation": best["validation"]["mean"]}
+        best = best_of(records) or records[-1]  # nobody has validation rows: the last
+        info["kept"] = {"round": best["round"], "validation": (best.get("validation") or {}).get("value")}
     return info
 
 
 def _line(record: dict[str, Any]) -> dict[str, Any]:
     """A round as a row of a table."""
     sent = ledger.summary(record["bytes"])
-    return {"round": record["round"], "accuracy": (record.get("accuracy") or {}).get("mean"),
-            "worst_decile": (record.get("accuracy") or {}).get("worst_decile"), "clusters": record["clusters"],
+    return {"round": record["round"], "score": (record.get("score") or {}).get("value"),
+            "worst_decile": (record.get("score") or {}).get("worst_decile"), "clusters": record["clusters"],
             "ari": record.get("ari"),
             "asked": record["asked"], "lost": len(record["lost"]), "bytes_down": sent["down"],
             "bytes_up": sent["up"], "seconds": record["seconds"]["wall"]}
@@ -273,14 +295,15 @@ def _clusters_table(names: list[str], about: Provenance, state: State, last: dic
     labels, final = state.labels.tolist(), last["final"]
     truth, counts = about.truth_at(last["round"]), about.label_counts_at(last["round"])
 
-    def reached(name: str) -> dict[str, float]:
-        return {kind: scores[name]["accuracy"] for kind, scores in final.items() if scores and name in scores}
+    def reached(name: str) -> dict[str, float]:  # what is not defined is left out
+        there = ((start, scores["clients"].get(name)) for start, scores in final.items() if scores)
+        return {start: own["score"] for start, own in there if own and own["score"] is not None}
 
     def holds(i: int) -> dict[str, int] | None:  # only a simulation knows
         return {str(label): n for label, n in enumerate(counts[i]) if n} if counts else None
 
     clients = [
-        {"name": name, "cluster": label, "truth": truth[i] if truth else None, "accuracy": reached(name),
+        {"name": name, "cluster": label, "truth": truth[i] if truth else None, "score": reached(name),
          "holds": holds(i)}
         for i, (name, label) in enumerate(zip(names, labels, strict=True))
     ]
@@ -314,30 +337,41 @@ def _why(algorithm: Algorithm, state: State) -> dict[str, Any]:
     return why
 
 
-def _accuracy(algorithm: Algorithm, state: State, records: list[dict[str, Any]],
-              options: RunOptions) -> dict[str, Any]:
-    """The three accuracies, None where one does not exist, with the reason."""
+def _scores(algorithm: Algorithm, objective: Objective, state: State, records: list[dict[str, Any]],
+            options: RunOptions) -> dict[str, Any]:
+    """The three scores, None where one does not exist, with the reason."""
     final = records[-1]["final"]
-    scores = {kind: evaluate.summary(clients) | {"rounds_averaged": 1} if clients else None
-              for kind, clients in final.items()}
-    window = [record["accuracy"] for record in records[-options.average_last:] if record.get("accuracy")]
+    scores: dict[str, Any] = dict.fromkeys(final)
+    for start, clients in final.items():
+        if clients is not None and (summary := evaluate.summary(clients, objective)):
+            scores[start] = summary | {"rounds_averaged": 1}
+    window = [record["score"] for record in records[-options.average_last:] if record.get("score")]
     if scores["cluster_model"] and len(window) > 1 and options.keep == "last":
-        means = {name: sum(each[name] for each in window) / len(window)
-                 for name in ("mean", "std", "worst_decile", "weighted")}
-        scores["cluster_model"] |= means | {"rounds_averaged": len(window)}
+        names = ("mean", "std", "worst_decile", "weighted", "value")
+        scores["cluster_model"] |= _averaged([{name: each[name] for name in names} for each in window])
+        scores["cluster_model"]["pooled"] = _averaged([each["pooled"] for each in window])
+        scores["cluster_model"]["rounds_averaged"] = len(window)
     if scores["last_local"]:
         trained = {i for record in records for i in record["trained"]}
         placed = {i for i, label in enumerate(state.labels.tolist()) if label >= 0}
         scores["last_local"]["never_trained"] = len(placed - trained)
     reasons = {
-        "cluster_model": "the server's models do not classify by themselves in this method",
+        "cluster_model": "the server's models do not predict by themselves in this method",
         "fine_tuned": "fine-tuning was left out (fine_tune = 0)",
         "last_local": "clients keep no local model above 256 MiB in all" if options.keep == "last"
                       else "what clients keep is of the last round, and the best round's models were kept",
     }
+    undefined = f"the clients' test rows do not define {objective.metric.name}"
     nobody = "no client that could be asked has test rows"
-    missing = {kind: reasons[kind] if final[kind] is None else nobody for kind, each in scores.items() if not each}
+    missing = {start: reasons[start] if final[start] is None else undefined if final[start]["clients"] else nobody
+               for start, each in scores.items() if not each}
     return {**scores, "missing": missing}
+
+
+def _averaged(lines: list[dict[str, float | None]]) -> dict[str, float | None]:
+    """The mean of each number over rounds; of those that define it."""
+    known = {name: [value for line in lines if (value := line[name]) is not None] for name in lines[-1]}
+    return {name: sum(values) / len(values) if values else None for name, values in known.items()}
 
 
 def _seconds(records: list[dict[str, Any]]) -> dict[str, float]:

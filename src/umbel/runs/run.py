@@ -14,6 +14,7 @@ from umbel.federation import ledger
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import ADMIT, TRAIN
 from umbel.federation.uplink import parse
+from umbel.nets.objective import Metric
 from umbel.runs import evaluate
 from umbel.runs.checkpoint import Saved
 from umbel.runs.options import RunOptions
@@ -31,12 +32,23 @@ class Round:
     record: dict[str, Any]  # its line in rounds.jsonl
 
     @property
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return Metric(**self.record["metric"])
+
+    @property
+    def score(self) -> float | None:
+        """By the metric, on clients' test rows, where this round was tested: their mean, or over all rows together."""
+        return self.record["score"]["value"] if self.record.get("score") else None
+
+    @property
     def accuracy(self) -> float | None:
-        """Mean accuracy over clients on their test rows, where this round was tested."""
-        return self.record["accuracy"]["mean"] if self.record.get("accuracy") else None
+        """The score of a run that is judged by accuracy."""
+        self.metric.must_be_accuracy()
+        return self.score
 
     def __repr__(self) -> str:
-        score = "" if self.accuracy is None else f", accuracy {100 * self.accuracy:.2f} %"
+        score = "" if self.score is None else f", {self.metric.name} {self.metric.said(self.score)}"
         return f"<round {self.index}: {self.record['clusters']} clusters{score}>"
 
 
@@ -95,26 +107,26 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
 
 def _scores(algorithm: Algorithm, fed: Federation, state: State, index: int, options: RunOptions,
             last: bool) -> dict[str, Any]:
-    """What a record says of accuracy: in the last round, all three accuracies of every client."""
+    """What a record says of the score: in the last round, all three scores of every client."""
     scores: dict[str, Any] = {}
     clients: evaluate.Scores | None = None
     total = algorithm.pretrain + options.rounds
     if last and options.keep == "last":
-        scores["final"] = three_accuracies(algorithm, fed, state, index, options)
+        scores["final"] = three_scores(algorithm, fed, state, index, options)
         clients = evaluate.current_of(scores["final"], algorithm)
     if last or (index + 1) % options.eval_every == 0 or index >= total - options.average_last:
         if clients is None:
             clients = evaluate.current(fed, algorithm, state, index + 1)
-        scores["accuracy"] = evaluate.summary(clients)
+        scores["score"] = evaluate.summary(clients, fed.net.objective)
         if options.keep == "best":
             chosen_by = evaluate.current(fed, algorithm, state, index + 1, rows="validation")
-            scores["validation"] = evaluate.summary(chosen_by)
+            scores["validation"] = evaluate.summary(chosen_by, fed.net.objective)
     return scores
 
 
-def three_accuracies(algorithm: Algorithm, fed: Federation, state: State, index: int, options: RunOptions,
-           remembered: bool = True) -> dict[str, evaluate.Scores | None]:
-    """The three accuracies of every client after round `index`."""
+def three_scores(algorithm: Algorithm, fed: Federation, state: State, index: int, options: RunOptions,
+                 remembered: bool = True) -> dict[str, evaluate.Scores | None]:
+    """The three scores of every client after round `index`."""
     epochs = algorithm.local.epochs if options.fine_tune is None else options.fine_tune
     return evaluate.final(fed, algorithm, state, index + 1, epochs, remembered)
 
@@ -123,7 +135,7 @@ def better(record: dict[str, Any], best: dict[str, Any] | None) -> bool:
     """Whether a round's validation score beats the best one so far; of equal ones the first counts."""
     if not record.get("validation"):
         return False
-    return best is None or bool(record["validation"]["mean"] > best["validation"]["mean"])
+    return best is None or Metric(**record["metric"]).better(record["validation"]["value"], best["validation"]["value"])
 
 
 def best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -203,6 +215,7 @@ def _record(index: int, fed: Federation, state: State, watch: Stopwatch) -> dict
     placed = state.labels[state.labels >= 0]
     return {
         "round": index,
+        "metric": fed.net.objective.metric._asdict(),
         "clusters": len(set(placed.tolist())),
         "unplaced": len(state.labels) - len(placed),
         "ari": _ari(index, fed, state),

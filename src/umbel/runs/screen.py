@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from umbel.federation.door import Federation
+from umbel.nets.objective import METRICS, Metric
 from umbel.runs.run import Round
 from umbel.runs.session import Session
 
@@ -19,6 +20,7 @@ WORDS = {
     "fine_tuned": "the same, fine-tuned",
     "last_local": "after a client's last training",
 }
+POOLED = ("all rows together", "mean ± std over clients", "worst tenth")  # where the metric is no mean over rows
 
 
 def follow(session: Session, console: Console, name: str, quiet: bool = False) -> Iterator[Round]:
@@ -47,9 +49,8 @@ def followed(rounds: Iterator[Round], console: Console, name: str, total: int, f
 def _line(done: Round, total: int) -> str:
     if done.index < 0:
         return ""
-    score = done.record.get("accuracy")
     parts = [f"round {done.index + 1}/{total}", f"clusters {done.record['clusters']}"]
-    parts += [f"accuracy {100 * score['mean']:.2f} %"] if score else []
+    parts += [f"{done.metric.name} {done.metric.said(done.score)}"] if done.score is not None else []
     parts += [f"lost {len(done.record['lost'])} answers"] if done.record["lost"] else []
     return "  ".join([*parts, f"{done.record['seconds']['wall']:.1f} s"])
 
@@ -70,8 +71,8 @@ def _bar(console: Console, name: str, total: int, fed: Federation, done_before: 
 
         def show(done: Round) -> None:
             progress.update(bar, completed=done.index + 1)
-            if done.accuracy is not None:
-                progress.update(bar, score=f"[green]{100 * done.accuracy:.2f} %")
+            if done.score is not None:
+                progress.update(bar, score=f"[green]{done.metric.said(done.score)}")
 
         with fed.watched(watch):
             yield show
@@ -82,18 +83,21 @@ def result_table(info: Mapping[str, Any]) -> Group:
     """One finished run."""
     title = f"{info['method']} on {info['data']}, {info['scenario']}, {info['clients']} clients, seed {info['seed']}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("accuracy of")
-    for column in ("mean ± std", "worst tenth", "weighted by rows"):
+    metric = Metric(**info["metric"])
+    table.add_column(f"{metric.name} of")
+    for column in (POOLED if metric.pooled else ("mean ± std", "worst tenth", "weighted by rows")):
         table.add_column(column, justify="right")
-    for kind, words in WORDS.items():
-        mark = "[bold]" if kind == info["headline"] else ""
-        score = info["accuracy"][kind]
+    for start, words in WORDS.items():
+        mark = "[bold]" if start == info["headline"] else ""
+        score = info["score"][start]
         if score is None:
             table.add_row(words, "–", "–", "–")
-        else:
-            table.add_row(f"{mark}{words}", f"{mark}{100 * score['mean']:.2f} ± {100 * score['std']:.2f}",
-                          f"{100 * score['worst_decile']:.2f}", f"{100 * score['weighted']:.2f}")
-    return Group(table, _note("Accuracy in % on clients' own test rows; ± standard deviation over clients."))
+            continue
+        mean, worst, weighted = (metric.shown(score[name]) for name in ("mean", "worst_decile", "weighted"))
+        mean += metric.spread(score["std"])
+        first, *rest = (weighted, mean, worst) if metric.pooled else (mean, worst, weighted)
+        table.add_row(f"{mark}{words}", f"{mark}{first}", *rest)
+    return Group(table, _note(f"{metric.caption} on clients' own test rows; ± standard deviation over clients."))
 
 
 def _note(text: str) -> Text:
@@ -110,7 +114,7 @@ def result_lines(info: Mapping[str, Any]) -> list[str]:
     uplink = [f"Uplink: {info['uplink']}."] if info.get("uplink") else []
     return [
         f"Clusters: {clusters['count']}{truth}{unplaced}.{lost}",
-        *_why(clusters["why"]),
+        *_why(clusters["why"]), *_others(info),
         f"Sent: {size(sent['down'])} to the clients, {size(sent['up'])} from them.",
         *uplink,
         f"Time: {seconds['total']:.1f} s, {seconds['per_round']:.2f} s a round, on {info['device']}.",
@@ -125,6 +129,14 @@ def _why(why: Mapping[str, Any]) -> list[str]:
     return [f"Why: {'; '.join(parts)}."] if parts else []
 
 
+def _others(info: Mapping[str, Any]) -> list[str]:
+    """The metrics beside the one that the run is judged by, where there are some."""
+    pooled = (info["score"][info["headline"]] or {}).get("pooled", {})
+    said = [f"{METRICS[name].name} {METRICS[name].said(value)}" for name, value in pooled.items()
+            if name in METRICS and value is not None]
+    return [f"Over all test rows together: {', '.join(said)}."] if len(said) > 1 else []
+
+
 def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
     """Several methods side by side."""
     several = lines[0]["seeds"] > 1
@@ -132,21 +144,23 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
                   header_style="bold")
     table.add_column("method", no_wrap=True)
-    for column in ("accuracy", "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "sent",
+    metric = Metric(**lines[0]["metric"])
+    for column in (metric.name, "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "sent",
                    "time\n(s)"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines:
-        spread = line["accuracy_std_over_seeds"] if several else line["accuracy_std_over_clients"]
+        spread = line["score_std_over_seeds"] if several else line["score_std_over_clients"]
         counts = sorted(set(line["clusters"]))
         table.add_row(
-            line["method"], f"[bold]{100 * line['accuracy']:.2f} ± {100 * spread:.2f}",
-            *("–" if line[kind] is None else f"{100 * line[kind]:.1f}" for kind in WORDS),
-            f"{100 * line['worst_decile']:.1f}", f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}",
+            line["method"], f"[bold]{metric.shown(line['score'])}{metric.spread(spread)}",
+            *(metric.shown(line[start], 1) for start in WORDS),
+            metric.shown(line["worst_decile"], 1), f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}",
             "–" if line["ari"] is None else f"{line['ari']:.2f}", size(line["bytes_down"] + line["bytes_up"]),
             f"{line['seconds']:.1f}" if line["seconds"] < 100 else f"{line['seconds']:.0f}",
         )
     return Group(table, _note(
-        f"Accuracy in %, mean over clients; ± standard deviation {over}.\n"
+        f"{metric.caption}, {'over all rows together' if metric.pooled else 'mean over clients'};"
+        f" ± standard deviation {over}.\n"
         "The first is the one of the next three that the method is judged by.\n"
         "k: clusters. ARI: agreement with the true groups, 1 is perfect.",
     ))

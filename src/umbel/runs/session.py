@@ -17,7 +17,7 @@ from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
 from umbel.nets.wrap import build, wrap
-from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_json, write_json
+from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_clusters, read_json, read_result, write_json
 from umbel.runs.experiment import Experiment, Network, algorithm_of
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, to_toml
@@ -270,7 +270,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
     if not (path / "result.json").is_file():
         raise UmbelError(f"There is no finished run in {path}: it holds no result.json. umbel.resume(folder) goes on"
                          " with one that was stopped.")
-    recipe, info = read_toml(path / "recipe.toml"), read_json(path / "result.json")
+    recipe, info = read_toml(path / "recipe.toml"), read_result(path)
     stored = path / "partition.npz"
     about = Provenance(
         setup={name: value for name, value in recipe.items()
@@ -283,7 +283,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
                          " umbel.load(folder, algorithm=...).")
     algorithm = algorithm or algorithm_of(info["method"], recipe.get("settings", {}), truth)
     saved = last_saved(path, algorithm.state)
-    return Result(info, read_json(path / "clusters.json"), saved.kept, saved.records, algorithm, _network(path, model),
+    return Result(info, read_clusters(path), saved.kept, saved.records, algorithm, _network(path, model),
                   saved.memory, saved.memory_rounds, about, RunOptions.of(recipe))
 
 
