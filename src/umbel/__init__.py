@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
         State,
         training,
     )
-    from umbel.clustering import proximity, signatures
+    from umbel.clustering import grouping, proximity, signatures
     from umbel.data.clients import Pool, Population, Work
     from umbel.data.scenarios import SCENARIOS
     from umbel.data.sources import DATASETS, Dataset, open_dataset
@@ -84,15 +84,15 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "Work",
     # Write a task: the three kinds, what a client has and replies, what is promised of an answer.
     "register", "Loop", "Rows", "Plain", "Client", "Reply", "Leaf", "UpTo",
-    # What clients are described by, and how far apart they are.
-    "signatures", "proximity",
+    # What clients are described by, how far apart they are, how they are grouped.
+    "signatures", "proximity", "grouping",
 ]  # fmt: skip
 
 _HOMES = {
     "umbel.algorithms": "ALGORITHMS CFL CFLGT FLAG FLHC IFCA PACFL Algorithm FedAvg FedAvgFT FedBN FedClust FedGroup"
                         " FedNova FedProx FedSEM FedSoft KMeans LGFedAvg Local OneShot Oracle PerFedAvg Scaffold Solo"
                         " State training",
-    "umbel.clustering": "proximity signatures",
+    "umbel.clustering": "grouping proximity signatures",
     "umbel.data.clients": "Pool Population Work",
     "umbel.data.scenarios": "SCENARIOS",
     "umbel.data.sources": "DATASETS Dataset open_dataset",

@@ -10,7 +10,6 @@ from torch import Tensor, tensor
 import umbel
 from umbel import tree
 from umbel.algorithms import OneShot, flag
-from umbel.clustering.grouping import Grouping
 from umbel.engines import LoopEngine
 from umbel.federation.door import Cohort
 from umbel.runs.checkpoint import RunFolder
@@ -160,8 +159,8 @@ class BySize(OneShot):
     def apart(self, a: dict, b: dict, evidence: dict) -> Tensor:
         return (a["rows"] - b["rows"].T).abs()
 
-    def group(self, fed: umbel.Federation, who: Tensor, signature: dict, **look: object) -> Grouping:
-        return Grouping((signature["rows"][:, 0] > 15).long(), {})
+    def group(self, fed: umbel.Federation, who: Tensor, signature: dict, **look: object) -> umbel.grouping.Grouping:
+        return umbel.grouping.Grouping((signature["rows"][:, 0] > 15).long(), {})
 
 
 @pytest.mark.parametrize("sample", [0, 4])

@@ -87,7 +87,8 @@ def _proximity(drawings: Drawings, run: Run) -> list[FigureBox]:
     tree = views.dendrogram(run)
     return drawings.figure("Distances between clients", plots.matrix(run, tree) if tree else None,
                            f"Every pair of {views.sampled(run)}, in the order of the dendrogram: the stronger the"
-                           " colour, the more alike. Clusters show as squares along the diagonal; outlines follow the cut above.",
+                           " colour, the more alike. Clusters show as squares along the diagonal; outlines follow the"
+                           " cut above.",
                            matrix=True)
 
 
@@ -134,9 +135,8 @@ def _trajectories(drawings: Drawings, run: Run) -> list[FigureBox]:
     of = "" if evidence.landmarks is None else f" of {views.sampled(run)}"
     return drawings.figure("Gradient trajectories", plots.trajectories(run),
                            "How strongly each client's data pull the classifier towards a class, and push it away; a"
-                           f" point a class, a line a client{of}, the mean of each cluster in bold,"
-                           " with the numbers of the"
-                           f" classes that it pulls most. {'; '.join(tests).capitalize()}.", wide=True)
+                           f" point a class, a line a client{of}, the mean of each cluster in bold, with the"
+                           f" numbers of the classes that it pulls most. {'; '.join(tests).capitalize()}.", wide=True)
 
 
 def _labels(drawings: Drawings, run: Run) -> list[FigureBox]:

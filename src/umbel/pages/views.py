@@ -220,10 +220,11 @@ def plane(run: Run) -> Plane | None:
     """Classical scaling of the distances; without any, the main components of clients' last local models."""
     evidence = run.evidence
     if evidence.proximity is not None and len(evidence.proximity) >= 3:
-        sample = "" if evidence.landmarks is None else f" between {sampled(run)}"
+        of = "" if evidence.landmarks is None else f" between {sampled(run)}"
         squared = evidence.proximity**2
         centred = squared - squared.mean(0) - squared.mean(1, keepdims=True) + squared.mean()
-        return _scaled(evidence.who[: len(squared)].tolist(), -centred / 2, f"the distances that the method measured{sample}")
+        clients = evidence.who[: len(squared)].tolist()
+        return _scaled(clients, -centred / 2, f"the distances that the method measured{of}")
     if run.gram is not None:
         clients = [i for i, client in enumerate(run.clients) if client.name in set(run.gram_names)]
         return _scaled(clients, run.gram, "clients' last local models, by their weights")
