@@ -20,7 +20,7 @@ from umbel.nets.wrap import build, wrap
 from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_clusters, read_json, read_result, write_json
 from umbel.runs.experiment import Experiment, Network, algorithm_of
 from umbel.runs.options import RunOptions
-from umbel.runs.recipe import read_toml, to_toml
+from umbel.runs.recipe import read_toml, settings_of, to_toml
 from umbel.runs.result import Result, environment, finish, recipe_of
 from umbel.runs.run import Round, best_of, better, rounds
 
@@ -306,7 +306,8 @@ def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experimen
     """The experiment that a run folder holds, which must be the one asked for, if any is; one name may differ."""
     own = Experiment.from_toml(out / "recipe.toml")
     if asked is not None:
-        _refuse_other(out, asdict(own.resolved()), asdict(asked.resolved()), but)
+        whole = replace(own, settings=settings_of(own.algorithm()))  # an older recipe lacks newer settings
+        _refuse_other(out, asdict(whole), asdict(asked.resolved()), but)
     return own
 
 
