@@ -33,7 +33,7 @@ def tiny_model() -> Model:
 @pytest.mark.parametrize("network", [resnet18_in_double, dropout_net])
 @pytest.mark.parametrize("method", [FedAvg, FedBN, FLAG])
 def test_large_networks_train_side_by_side(network, method):
-    """A ResNet-18 and a network with dropout: labels and bytes equal, weights and norms within 1e-4 after two rounds."""
+    """A ResNet-18, a network with dropout: labels and bytes equal, weights and norms within 1e-4 after two rounds."""
     algorithm = FLAG(gradient_epochs=1, cut="gap", local=SMALL) if method is FLAG else method(local=SMALL)
     people = eight_clients()
     loop, many = LoopEngine(network(), people, SEED), Simulator(network(), people, SEED, vectorise=True)
@@ -49,7 +49,7 @@ def test_large_networks_train_side_by_side(network, method):
 @pytest.mark.parametrize("norms", ["shared", "private"])
 @pytest.mark.parametrize("name", ALL)
 def test_every_method_trains_such_networks(name, norms):
-    """Statistics, masks and a frozen layer: two engines agree. Methods that cannot leave norms at the clients say so."""
+    """Statistics, masks and a frozen layer: two engines agree. Who cannot leave norms at the clients says so."""
     local = replace(LOCAL, norms=norms)
     if norms == "private" and not type(ALL[name].make(LOCAL, TRUTH)).private_norms:
         with pytest.raises(UmbelError, match=r"The 'norms' of .* must be 'shared'. Got 'private' instead"):

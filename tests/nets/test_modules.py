@@ -75,7 +75,8 @@ def test_one_value_a_channel_is_normalised_by_the_running_statistics(many):
     slope, statistics = (net.vectorised() if many else net).gradient_and_statistics(params, Batch(x, y))
     assert all(torch.equal(leaf, params[name]) for name, leaf in statistics.items())
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items() if name in net.trained}
-    h = batch_norm(x.flatten(1), params["1.running_mean"], params["1.running_var"], leaves["1.weight"], leaves["1.bias"])
+    h = batch_norm(x.flatten(1), params["1.running_mean"], params["1.running_var"], leaves["1.weight"],
+                   leaves["1.bias"])
     cross_entropy(linear(h, leaves["2.weight"], leaves["2.bias"]), y).backward()
     assert gap(slope, {name: leaf.grad for name, leaf in leaves.items()}) < 1e-6
 
@@ -245,7 +246,7 @@ def pretrained() -> nn.Module:
 
 
 def test_frozen_layers_neither_travel_nor_move():
-    """Billed are the trained parameters and their layers' statistics; the rest is as it was given, also to take away."""
+    """Billed are the trained parameters and their layers' statistics; the rest is as it was given, to take away too."""
     module = pretrained()
     before = copy.deepcopy(module.state_dict())
     net = wrap(module, SHAPE, 3)
