@@ -4,8 +4,8 @@
 
 Eight clients, two rounds of FedAvg, FedBN and FLAG. Checked to 1e-4: a ResNet-18 as torchvision builds it, in float64;
 the same without kinks and a network with dropout, in float32. The ResNet-18 in float32 is shown and not checked: one
-rounding that opens another ReLU moves its gradients by a percent, in any engine (tests/networks.py). Needs the package's
-own dependencies alone.
+rounding that opens another ReLU moves its gradients by a percent, in any engine (tests/networks.py). Needs the
+package's own dependencies alone.
 """
 
 import sys

@@ -41,7 +41,8 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, oute
     model = carry["model"]
     slope, seen = net.gradient_and_statistics(model, first)
     ahead = {**tree.plus(model, slope, lr, -1), **seen}  # w~ = w - alpha g(w; D1)
-    slope, seen = net.gradient_and_statistics(ahead, second)  # g(w~; D2)
+    slope, later = net.gradient_and_statistics(ahead, second)  # g(w~; D2)
+    seen = {**seen, **later}  # the running statistics of both batches
     if hessian_free:  # (I - alpha H(w; D3)) slope
         there, here = (net.gradient(tree.plus(model, slope, way), third) for way in (NUDGE, -NUDGE))
         slope = tree.plus(slope, tree.minus(there, here), -lr / (2 * NUDGE))

@@ -91,7 +91,7 @@ def _try_once(model: Model) -> None:
     """One forward pass of one zero input, so that a misfit is refused here and not inside a round."""
     try:
         out = model.logits(dict(model.module.named_parameters()), model.blank(1))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise UmbelError(f"The model '{model.name}' does not take inputs of shape {model.shape}: {error}.") from error
     if tuple(out.shape) != (1, *model.objective.out_shape):
         raise UmbelError(
