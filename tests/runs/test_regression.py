@@ -91,7 +91,7 @@ def test_the_terminal_says_it(runs: Path) -> None:
     lines = umbel.compare([umbel.FedAvg(local=LOCAL), umbel.Solo(local=LOCAL)], umbel.simulate(patients()), rounds=1)
     told = [shown(screen.result_table(result.info)), "\n".join(screen.result_lines(result.info)), repr(lines),
             result._repr_html_()]
-    assert re.search(r"^MAE of +mean ± std +worst tenth", told[0], re.MULTILINE)
+    assert re.search(r"^ *MAE of +mean ± std +worst tenth", told[0], re.MULTILINE)
     assert "MAE in mg (lower is better) on clients' own test rows" in told[0]
     assert f"{result.score:.4g} ± " in told[0]
     assert re.search(r"Over all test rows together: MAE [\d.]+, RMSE [\d.]+, R2 -?[\d.]+\.", told[1])
@@ -157,12 +157,12 @@ def test_runs_of_two_metrics_are_two_reports(tmp_path: Path) -> None:
 
 
 def test_the_best_round_has_the_lowest_error(tmp_path: Path) -> None:
-    """keep="best" of a training that goes astray keeps the round whose validation error is least."""
-    method = umbel.FedAvg(local=umbel.Local(lr=0.4, epochs=2, batch=5, rows="fit"))
+    """keep="best" keeps the round whose validation error is least, here neither the first nor the last."""
+    method = umbel.FedAvg(local=umbel.Local(lr=0.05, epochs=2, batch=5, rows="fit"))
     result = umbel.run(method, umbel.simulate(patients()), rounds=5, keep="best", out=tmp_path / "run")
     errors = {each["round"]: each["validation"]["value"] for each in result.records if each["round"] >= 0}
     assert result.info["kept"] == {"round": min(errors, key=errors.__getitem__), "validation": min(errors.values())}
-    assert len(set(errors.values())) > 1
+    assert result.info["kept"]["round"] not in (0, 4)
 
 
 def test_a_site_of_one_class_harms_no_auc(tmp_path: Path) -> None:

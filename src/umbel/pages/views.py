@@ -251,6 +251,8 @@ def label_shares(run: Run) -> tuple[list[int], Floats] | None:
     if any(client.holds is None for client in run.clients):
         return None
     labels = sorted({label for client in run.clients for label in client.holds or {}})
+    if len(labels) < 2:  # one kind of target for all, as in a regression without bins
+        return None
     rows = np.array([[(client.holds or {}).get(label, 0) for client in run.clients] for label in labels], dtype=float)
     return labels, rows / rows.sum(0).clip(min=1)
 

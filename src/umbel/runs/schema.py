@@ -18,8 +18,7 @@ def record_of(record: Json) -> Json:
     """A line of rounds.jsonl. One file may hold both: a run that was begun by version 1 can go on."""
     if "metric" in record:
         return record
-    renamed: Json = {"accuracy": "score"}
-    now = {renamed.get(name, name): value for name, value in record.items()} | {"metric": ACCURACY._asdict()}
+    now = {**_renamed(record), "metric": ACCURACY._asdict()}
     now |= {name: _summary(now[name]) for name in ("score", "validation") if now.get(name)}
     if "final" in now:
         now["final"] = {start: None if clients is None else _scored(clients) for start, clients in now["final"].items()}
@@ -31,15 +30,16 @@ def result_of(info: Json) -> Json:
     if info.get("schema") != 1:
         return info
     scores = {start: score if start == "missing" else _summary(score) for start, score in info["accuracy"].items()}
-    rest = {name: value for name, value in info.items() if name != "accuracy"}
-    return rest | {"schema": SCHEMA, "metric": ACCURACY._asdict(), "score": scores}
+    return {**_renamed(info), "schema": SCHEMA, "metric": ACCURACY._asdict(), "score": scores}
 
 
 def clusters_of(table: Json) -> Json:
     """What clusters.json holds."""
-    clients = [{"score" if name == "accuracy" else name: value for name, value in client.items()}
-               for client in table["clients"]]
-    return {**table, "clients": clients}
+    return {**table, "clients": [_renamed(client) for client in table["clients"]]}
+
+
+def _renamed(old: Json) -> Json:
+    return {"score" if name == "accuracy" else name: value for name, value in old.items()}
 
 
 def _summary(score: Mapping[str, Any] | None) -> Json | None:
