@@ -313,7 +313,7 @@ def test_the_pool_holds_each_row_and_shift_once(name: str) -> None:
     assert used.tolist() == list(range(len(pairs)))
     assert clients.pool.x.dtype == np.uint8
     assert clients.pool.x.flags.c_contiguous
-    assert clients.classes == 10
+    assert clients.objective.classes == 10
     assert clients.facts == plan.facts
     assert clients.truth is plan.truth
     x = np.concatenate([data.x_train, data.x_test])

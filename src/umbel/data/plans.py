@@ -17,7 +17,6 @@ from umbel.data.partition import ClientRows
 from umbel.data.shift import Images
 from umbel.data.sources import Dataset
 from umbel.errors import UmbelError
-from umbel.nets.objective import objective_of
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,16 @@ class Plan:
     test: ClientRows
     shift: list[str]  # one a client, for its training and test rows alike
     truth: IntArray  # (clients,)
-    classes: int
+    classes: int  # 0 where the targets are none
     test_mode: str
     facts: dict[str, Any]  # JSON; `groups` is 0 where there are no true groups
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Sixteen hex digits of a data set's labels: a plan fits no other rows."""
+    """Sixteen hex digits of a data set's targets: a plan fits no other rows."""
     digest = blake2b(f"{dataset.name} {len(dataset.y_train)} ".encode(), digest_size=8)
     for y in (dataset.y_train, dataset.y_test):
-        digest.update(np.ascontiguousarray(y, dtype="<i8").data)
+        digest.update(np.ascontiguousarray(y, dtype="<f4" if y.dtype.kind == "f" else "<i8").data)
     return digest.hexdigest()
 
 
@@ -59,7 +58,7 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
         pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
         start += len(rows)
     pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
-    return Population(pool, train, test, plan.truth, objective_of(plan.classes), facts=plan.facts)
+    return Population(pool, train, test, plan.truth, dataset.objective, facts=plan.facts)
 
 
 def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
