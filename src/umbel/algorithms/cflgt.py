@@ -40,6 +40,11 @@ class CFLGT(OneShot):
 
     name: ClassVar[str] = "cflgt"
 
+    def init(self, fed: Federation, seed: int) -> State:
+        """As all one-shot methods; targets without classes are refused here, before the pre-training."""
+        trajectory.answers(fed.net, total=self.total)
+        return super().init(fed, seed)
+
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Z'_1, Z'_2: pull and push of each class, 2 C numbers a client."""
         heard = fed.map(trajectory, cohort, shared={"model": anchor}, total=self.total)

@@ -93,10 +93,11 @@ def _array(given: Any, what: str, of: str) -> Array:
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8", "backslashreplace")
     if array.dtype == object:
-        for place, value in np.ndenumerate(array):
-            if not isinstance(value, str):
-                raise UmbelError(f"The {what} of {of} must be numbers{' or texts' * (what == 'targets')}."
-                                 f" Got {value!r} in row {place[0]} of an array of objects.")
+        others = [(place[0], value) for place, value in np.ndenumerate(array) if not isinstance(value, str)]
+        if others:
+            row, value = next((each for each in others if not isinstance(each[1], int | float)), others[0])
+            raise UmbelError(f"The {what} of {of} must be numbers{' or texts' * (what == 'targets')}. Got an array of"
+                             f" objects, as {value!r} in row {row}: give it a type, as by astype(np.float32).")
         return array.astype(str)
     return array
 
