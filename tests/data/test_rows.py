@@ -85,8 +85,9 @@ REFUSED = {
     "inferred from floats": ((X, Y + 0.5), None, "What a model is for is inferred from labels alone, whole numbers or"
                              " texts, one a row. The targets of 'south' are float64 of shape (4,): give"
                              " objective=Regress() for numbers, NextToken(vocabulary) for tokens."),
-    "inferred with a gap": ((X, with_(Y, (0,), 4)), None, "The number of classes is inferred where labels are 0, 1, 2 ... without a"
-                            " gap. Got 4 labels from 0 to 4: give classes=..."),
+    "inferred with a gap": ((X, with_(Y, (0,), 4)), None,
+                            "The number of classes is inferred where labels are 0, 1, 2 ... without a gap. Got 4"
+                            " labels from 0 to 4: give classes=..."),
 }  # fmt: skip
 
 
