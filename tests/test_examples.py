@@ -42,6 +42,15 @@ def test_examples_run(name, capsys):
     assert "accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(not hasattr(umbel.Result, "score"), reason="a result says accuracy alone")
+def test_regression_shows_what_groups_are_for(capsys):
+    """Sites that count in opposite directions: one model says the mean, one for each group learns."""
+    runpy.run_path(str(EXAMPLES / "regression.py"), run_name="__main__")
+    errors = [float(line.split()[-2]) for line in capsys.readouterr().out.splitlines()]
+    assert len(errors) == 3
+    assert errors[2] < errors[0] - 10
+
+
 def test_your_data_shows_what_groups_are_for():
     """One model cannot serve two scanners that contradict each other; one per group can."""
     example = load("your_data")

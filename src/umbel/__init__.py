@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
     from umbel.fields import choice, number
     from umbel.nets import MODELS
     from umbel.nets.model import Model
+    from umbel.nets.objective import Classify, NextToken, Regress
     from umbel.nets.wrap import wrap
     from umbel.pages.write import report
     from umbel.runs.compare import Comparison, compare
@@ -77,8 +78,8 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "Oracle", "FLAG", "PACFL", "FedClust", "CFLGT", "KMeans", "IFCA", "CFL", "FedSoft", "FLHC", "FedSEM", "FedGroup",
     # What answers pass on their way out of a client.
     "Clip", "TopK", "Quantise",
-    # Bring your own data or model.
-    "open_dataset", "Dataset", "Pool", "Population", "Model", "wrap",
+    # Bring your own data or model, and say what is to be learnt.
+    "open_dataset", "Dataset", "Pool", "Population", "Model", "wrap", "Classify", "Regress", "NextToken",
     # Write a method: its base classes, how clients train, its settings and state; whom it asks, and who answered.
     "Algorithm", "OneShot", "Local", "training", "number", "choice", "State", "Federation", "Cohort", "Heard", "Held",
     "Work",
@@ -103,6 +104,7 @@ _HOMES = {
     "umbel.fields": "choice number",
     "umbel.nets": "MODELS",
     "umbel.nets.model": "Model",
+    "umbel.nets.objective": "Classify NextToken Regress",
     "umbel.nets.wrap": "wrap",
     "umbel.pages.write": "report",
     "umbel.runs.compare": "Comparison compare",

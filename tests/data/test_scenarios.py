@@ -1,6 +1,7 @@
 """Scenarios: names with parameters, ground truth, test sets, and plans on disk."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from umbel.data.scenarios import SCENARIOS, draw, mix4, parse
 from umbel.data.sources import Dataset, open_dataset
 from umbel.data.testsets import TEST_MODES
 from umbel.errors import UmbelError
+from umbel.nets.objective import Classify, Regress
 
 quick = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**31)
@@ -313,7 +315,7 @@ def test_the_pool_holds_each_row_and_shift_once(name: str) -> None:
     assert used.tolist() == list(range(len(pairs)))
     assert clients.pool.x.dtype == np.uint8
     assert clients.pool.x.flags.c_contiguous
-    assert clients.classes == 10
+    assert clients.objective.classes == 10
     assert clients.facts == plan.facts
     assert clients.truth is plan.truth
     x = np.concatenate([data.x_train, data.x_test])
@@ -321,6 +323,44 @@ def test_the_pool_holds_each_row_and_shift_once(name: str) -> None:
         if kind in ("", "rotate:90"):
             turned = np.rot90(x[plan.train[i]], 1 if kind else 0, axes=(2, 3))
             assert np.array_equal(clients.pool.x[clients.train[i]], turned)
+
+
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "flag:labels=0.5,groups=4", "label-skew-50", "quantity-4"])
+def test_numbers_are_dealt_out_by_their_bins(name: str, tmp_path: Path) -> None:
+    """As labels are: the plan of the numbers is that of their bins; it is saved, read, and fits these numbers only."""
+    numbers = open_dataset("diabetes")
+    bins = replace(numbers, y_train=numbers.objective.groups_of(numbers.y_train), objective=Classify(4),
+                   y_test=numbers.objective.groups_of(numbers.y_test))
+    plan, same = draw(name, numbers, clients=8), draw(name, bins, clients=8)
+    assert all(np.array_equal(a, b) for a, b in zip([*plan.train, *plan.test], [*same.train, *same.test], strict=True))
+    assert plan.facts["data_hash"] != same.facts["data_hash"]
+    save_plan(tmp_path / "plan.npz", plan)
+    people = realise(load_plan(tmp_path / "plan.npz"), numbers)
+    assert people.objective == numbers.objective
+    assert people.pool.y.dtype == np.float32
+    assert np.array_equal(people.pool.y[people.train[3]], numbers.y_train[plan.train[3]])
+    assert people.label_counts.sum() == sum(map(len, plan.train))
+    half = replace(numbers, y_train=numbers.y_train + np.float32(0.25))  # the same whole numbers
+    with pytest.raises(UmbelError, match="A plan fits only the rows it was drawn on"):
+        realise(plan, half)
+
+
+def test_targets_without_kinds_are_dealt_out_at_random_alone() -> None:
+    """Numbers without bins, and tokens, have nothing that a partition by label could go by."""
+    plain = replace(open_dataset("diabetes"), objective=Regress())
+    assert len(draw("iid", plain, clients=8).train) == 8
+    with pytest.raises(UmbelError, match=r"dirichlet deals rows out by label, and the targets of diabetes have none: "
+                                         r"give the objective bins, as in Regress\(bins=4\), or take iid\."):
+        draw("dirichlet", plain, clients=8)
+
+
+def test_float_images_are_turned_and_not_eroded() -> None:
+    """Erosion, dilation and noise count in 0 .. 255."""
+    data = made()
+    floats = replace(data, x_train=data.x_train / np.float32(255), x_test=data.x_test / np.float32(255))
+    assert draw("rotation-4", floats, clients=8).shift == draw("rotation-4", data, clients=8).shift
+    with pytest.raises(UmbelError, match="feature-3 changes uint8 images, and the set made has none"):
+        draw("feature-3", floats, clients=8)
 
 
 def test_a_plan_fits_its_own_data_only() -> None:

@@ -19,6 +19,7 @@ from real_data import REAL
 from umbel.data import formats, sources
 from umbel.data.sources import DATASETS, Dataset, open_dataset
 from umbel.errors import UmbelError
+from umbel.nets.objective import Classify, Regress
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # x_train, y_train, x_test, y_test
 
@@ -114,7 +115,8 @@ def test_a_data_set_that_is_not_known_is_named_with_the_near_spelling() -> None:
 
 def test_every_source_has_a_mean_and_a_deviation_a_channel() -> None:
     """Normalisation needs one number a channel."""
-    assert list(DATASETS) == ["digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "svhn", "usps"]
+    assert list(DATASETS) == ["digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "svhn", "usps",
+                              "diabetes"]
     for source in DATASETS.values():
         assert len(source.mean) == len(source.std) == source.shape[0]
         assert source.title
@@ -134,10 +136,41 @@ def test_digits_are_whole_and_never_change() -> None:
     assert np.array_equal(open_dataset("digits").x_test, digits.x_test)
 
 
+def test_diabetes_is_whole_and_never_changes() -> None:
+    """The test half is one of five neighbours in target; centre, scale, borders are the training half's."""
+    diabetes, source = open_dataset("diabetes"), DATASETS["diabetes"]
+    assert (len(diabetes.x_train), len(diabetes.x_test)) == (source.train, source.test) == (354, 88)
+    assert diabetes.x_train.shape[1:] == source.shape == (10,)
+    assert diabetes.x_train.dtype == diabetes.y_train.dtype == np.float32
+    assert diabetes.objective == source.objective
+    assert (diabetes.classes, source.images) == (0, False)
+    assert diabetes.y_test[:8].tolist() == [151, 206, 135, 118, 49, 68, 137, 131]
+    y, goal = diabetes.y_train, diabetes.objective
+    assert goal.centre == pytest.approx(y.mean(), abs=0.05)
+    assert goal.scale == pytest.approx(y.std(), abs=0.05)
+    assert goal.bins == tuple(np.quantile(y, (0.25, 0.5, 0.75)).tolist())
+    assert np.bincount(goal.groups_of(y)).tolist() == [89, 88, 88, 89]
+    assert source.mean == pytest.approx(diabetes.x_train.mean(0), abs=5.1e-5)
+    assert source.std == pytest.approx(diabetes.x_train.std(0), abs=5.1e-5)
+    assert abs(np.mean(diabetes.y_test) - goal.centre) < 1
+
+
+def test_a_set_says_what_a_model_is_for() -> None:
+    """By classes, which are a classification, or by an objective; both agree, or are refused."""
+    x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
+    assert Dataset("mine", x, y, x, y, 3).objective == Classify(3)
+    assert Dataset("mine", x, y, x, y, objective=Classify(3)).classes == 3
+    assert Dataset("mine", x, y, x, y, objective=Regress()).classes == 0
+    with pytest.raises(UmbelError, match=r"The data set 'mine' must say what a model is for: give classes="):
+        Dataset("mine", x, y, x, y)
+    with pytest.raises(UmbelError, match=r"must have the 3 classes of its objective\. Got 4 instead\."):
+        Dataset("mine", x, y, x, y, 4, objective=Classify(3))
+
+
 # Formats
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "diabetes")])
 def test_npz_comes_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     """Images with the channels last, as npz files have them, become channels first; arrays are fit for torch."""
     x_train, y_train, x_test, y_test = images(name)
@@ -146,7 +179,8 @@ def test_npz_comes_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     assert same(found, (x_train, y_train, x_test, y_test))
     assert found.x_train.dtype == np.uint8
     assert found.y_train.dtype == np.int64
-    assert all(array.flags.c_contiguous and array.flags.writeable for array in found[1:5])
+    arrays = (found.x_train, found.y_train, found.x_test, found.y_test)
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
     assert found.label == f"{name} (7 of {DATASETS[name].train:,})"
     assert found.classes == DATASETS[name].classes
 
@@ -291,7 +325,7 @@ def test_columns_of_the_hub_become_arrays() -> None:
     piece = sources._from_columns(list(x.transpose(0, 2, 3, 1)), y.tolist(), "uoft-cs/cifar10")
     assert np.array_equal(piece.x, x.transpose(0, 2, 3, 1))
     assert np.array_equal(piece.y, y)
-    assert set(sources.HUB) == set(DATASETS) - {"digits", "kmnist"}
+    assert set(sources.HUB) == set(DATASETS) - {"digits", "diabetes", "kmnist"}
 
 
 # Where

@@ -174,9 +174,19 @@ def test_a_finished_run_is_not_resumed(grid, tmp_path):
 
 
 @pytest.mark.parametrize(("data", "sentence"), [
-    (((np.zeros((4, 2, 2)), np.zeros(4, int)), None), "The images of 'alpha' must be (1, 3, 3). They are (1, 2, 2)."),
-    (((np.zeros((4, 3, 3)), np.zeros(3, int)), None), "Every image of 'alpha' needs a label"),
-    (((np.zeros((4, 3, 3)), np.full(4, 7)), None), "The labels of 'alpha' must lie in 0 .. 2. Got 7 .. 7."),
+    (((np.zeros((4, 2, 2)), np.zeros(4, int)), None),
+     "The inputs of 'alpha' must be (1, 3, 3), as the model takes them. Got (2, 2) instead."),
+    (((np.zeros((4, 3, 3)), np.zeros(3, int)), None),
+     "Every row of 'alpha' needs a target. Got 4 rows and 3 targets."),
+    (((np.zeros((4, 3, 3)), np.full(4, 7)), None),
+     "The labels of 'alpha' must lie in 0 .. 2. Got 7 in row 0 instead."),
+    (((np.full((4, 3, 3), 200.0), np.zeros(4, int)), None),
+     "Got floats from 200 to 200: give uint8, or divide by 255."),
+    (((np.zeros((4, 3, 3)), np.zeros(4, int)), (np.zeros((2, 3, 3)), np.full(2, 0.7))),
+     "The labels of 'alpha' (test rows) must be whole numbers from 0 to 2. Got float64, as in 0.7"),
+    (((np.zeros((4, 3, 3)), np.full(4, "yes")), None), "The labels of 'alpha' are texts, as in 'yes': number them"),
+    (((np.zeros((4, 3, 3), int), np.zeros(4, int)), None),
+     "The inputs of 'alpha' must be uint8 images or floats, as the model takes them. Got int64 instead."),
     (((np.zeros((0, 3, 3)), np.zeros(0, int)), None), "A client needs rows to train on, and 'alpha' has none."),
 ])  # fmt: skip
 def test_a_site_with_wrong_data_is_told_so(tmp_path, data, sentence, caplog):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, keeps_norms, training, travelling
+from umbel.algorithms.base import Local, State, keeps_norms, training, travelling
 from umbel.algorithms.oneshot import OneShot
 from umbel.clustering.flat import affinity_propagation
 from umbel.clustering.grouping import FAR, Grouping
@@ -39,6 +39,11 @@ class CFLGT(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "cflgt"
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """As all one-shot methods; targets without classes are refused here, before the pre-training."""
+        trajectory.answers(fed.net, total=self.total)
+        return super().init(fed, seed)
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Z'_1, Z'_2: pull and push of each class, 2 C numbers a client."""

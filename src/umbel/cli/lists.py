@@ -37,8 +37,9 @@ def _methods() -> Listed:
 def _data() -> Listed:
     from umbel.data.sources import DATASETS
 
-    return ["data", "what it is", "training / test rows", "shape", "classes"], [
-        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), str(each.classes)]
+    return ["data", "what it is", "training / test rows", "shape", "to be learnt"], [
+        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)),
+         f"{each.classes} classes" if each.classes else f"a number, in {each.objective.groups} bins"]
         for name, each in DATASETS.items()
     ]
 

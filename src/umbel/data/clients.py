@@ -1,6 +1,6 @@
-"""Who holds what: one pool of images, and for each client the rows it trains and is tested on.
+"""Who holds what: one pool of rows, and for each client the rows it trains and is tested on.
 
-A pool has each distinct (image, shift) once; clients are lists of row numbers into it. So a test set that a
+A pool has each distinct (row, shift) once; clients are lists of row numbers into it. So a test set that a
 hundred clients share is stored, copied to a GPU and scored once.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from umbel.data import rows as own_rows
 from umbel.errors import UmbelError
 from umbel.nets.objective import Objective, objective_of
 from umbel.seeds import generator
@@ -84,28 +85,39 @@ class Population:
             object.__setattr__(self, "names", [f"c{i:0{width}d}" for i in range(len(self.train))])
 
     @classmethod
-    def of_sites(cls, sites: Mapping[str, tuple[NDArray[Any], ...]], classes: int,
-                 truth: Sequence[int] | None = None) -> "Population":
-        """Your own clients: for each name (x_train, y_train, x_test, y_test); images are (rows, channels, h, w).
+    def of_sites(cls, sites: Mapping[str, Sequence[Any]], objective: Objective | int | None = None,
+                 truth: Sequence[int] | None = None, *, classes: int | None = None) -> "Population":
+        """Your own clients: for each name (x_train, y_train), and (x_test, y_test) behind them if there are some.
 
-        `truth` is the true group of each, if you know it: it serves the oracle and the agreement scores.
+        Inputs are images (rows, channels, height, width), uint8 or floats; tables (rows, columns) of floats; or tokens,
+        int64. `objective` says what a model is for; a number, as `classes`, stands for a classification. Without it a
+        classification is inferred from labels that are 0, 1, 2 ... or texts, and `facts["inferred"]` says which. Texts
+        are numbered in sorted order over all sites (`objective.labels`). Floats become float32; nothing else is
+        changed, and what does not fit is refused (docs/data.md). `truth` is the true group of each site, if you know
+        it: it serves the oracle and the agreement scores.
         """
-        x = np.concatenate([part for site in sites.values() for part in (site[0], site[2])])
-        y = np.concatenate([part for site in sites.values() for part in (site[1], site[3])]).astype(np.int64)
-        if not len(x) == len(y):
-            raise UmbelError(f"Every image needs a label. Got {len(x)} images and {len(y)} labels.")
-        if len(y) and not 0 <= y.min() <= y.max() < classes:
-            raise UmbelError(f"Labels must lie in 0 .. {classes - 1}. Got {y.min()} .. {y.max()}.")
-        ends = np.cumsum([len(part) for site in sites.values() for part in (site[1], site[3])])
-        rows = np.split(np.arange(len(y)), ends[:-1])
+        if objective is not None and classes is not None:
+            raise UmbelError("What a model is for is given once, as 'objective' or as 'classes'. Got both.")
+        if truth is not None and len(truth) != len(sites):
+            raise UmbelError(f"The truth has one group for each of the {len(sites)} sites. Got {len(truth)} instead.")
+        checked, goal, inferred = own_rows.sites(sites, classes if objective is None else objective)
+        halves = [half for site in checked for half in (site if len(site) == 2 else [*site, None])]
+        ends = np.cumsum([0 if half is None else len(half[1]) for half in halves])
+        rows = np.split(np.arange(ends[-1]), ends[:-1])
+        x, y = (np.concatenate(parts) for parts in zip(*filter(None, halves), strict=True))
         known = np.zeros(len(sites), dtype=np.int64) if truth is None else np.asarray(truth, dtype=np.int64)
-        pixels = x if x.dtype == np.uint8 else x.astype(np.float32)
-        facts = {"groups": 0 if truth is None else len(set(truth))}
-        return cls(Pool(pixels, y), rows[0::2], rows[1::2], known, objective_of(classes), list(sites), facts=facts)
+        facts: dict[str, Any] = {"groups": 0 if truth is None else len(set(truth))}
+        facts |= {"inferred": inferred} if inferred else {}
+        return cls(Pool(x, y), rows[0::2], rows[1::2], known, goal, [str(name) for name in sites], facts=facts)
+
+    def checked(self) -> "Population":
+        """The same, with a pool as it must be; what does not fit is refused."""
+        [(x, y)] = own_rows.site("the pool", self.pool, self.objective)
+        return self if x is self.pool.x and y is self.pool.y else replace(self, pool=Pool(x, y))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one image: (channels, height, width)."""
+        """Shape of one input: (channels, height, width) of an image."""
         return tuple(self.pool.x.shape[1:])
 
     def in_order(self, order: IntArray) -> "Population":

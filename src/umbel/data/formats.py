@@ -83,16 +83,12 @@ def whole_npz(path: Path) -> Halves:
     return [Piece(x_train, y_train, f"x_train in '{path}'")], [Piece(x_test, y_test, f"x_test in '{path}'")]
 
 
-def client_npz(path: Path) -> list[Piece]:
+def client_npz(path: Path) -> list[Array]:
     """One client's rows: x_train and y_train, then x_test and y_test if it has test rows."""
-    x, y = npz(path, ("x_train", "y_train"))
-    pieces = [Piece(x, y, f"x_train in '{path}'")]
+    arrays = npz(path, ("x_train", "y_train"))
     with ZipFile(path) as archive:
         tested = "x_test.npy" in archive.namelist()
-    if tested:
-        x, y = npz(path, ("x_test", "y_test"))
-        pieces.append(Piece(x, y, f"x_test in '{path}'"))
-    return pieces
+    return [*arrays, *npz(path, ("x_test", "y_test"))] if tested else arrays
 
 
 def kmnist(place: Path, named: bool) -> Halves | None:

@@ -18,7 +18,6 @@ from umbel.data.shift import Images
 from umbel.data.sources import Dataset
 from umbel.errors import UmbelError
 from umbel.fields import check, choice, number
-from umbel.nets.objective import objective_of
 
 SCHEMA = 2  # of the file; a plan of schema 1 has no events, and does not say how the partition alone groups
 
@@ -51,7 +50,7 @@ class Plan:
     test: ClientRows
     shift: list[str]  # one a client, for its training and test rows alike
     truth: IntArray  # (clients,)
-    classes: int
+    classes: int  # 0 where the targets are none
     test_mode: str
     facts: dict[str, Any]  # JSON; `groups` is 0 where there are no true groups
     events: tuple[Event, ...] = ()
@@ -98,10 +97,10 @@ def _holdings(plan: Plan) -> list[_Holding]:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Sixteen hex digits of a data set's labels: a plan fits no other rows."""
+    """Sixteen hex digits of a data set's targets: a plan fits no other rows."""
     digest = blake2b(f"{dataset.name} {len(dataset.y_train)} ".encode(), digest_size=8)
     for y in (dataset.y_train, dataset.y_test):
-        digest.update(np.ascontiguousarray(y, dtype="<i8").data)
+        digest.update(np.ascontiguousarray(y, dtype="<f4" if y.dtype.kind == "f" else "<i8").data)
     return digest.hexdigest()
 
 
@@ -126,15 +125,14 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
         pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
         start += len(rows)
     pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
-    objective = objective_of(plan.classes)
-    if objective.classes and pool.y.max() >= plan.classes:
+    if dataset.objective.classes and pool.y.max() >= plan.classes:
         raise UmbelError(f"A swap is of labels in 0 .. {plan.classes - 1}. Got one that makes a label"
                          f" {pool.y.max()}.")
     n = len(plan.train)
     changes = tuple(Change(holding.round, holding.client, train[k], test[k], holding.group)
                     for k, holding in enumerate(holdings) if k >= n)
     return Population(
-        pool, train[:n], test[:n], plan.truth, objective, facts=plan.facts, changes=changes,
+        pool, train[:n], test[:n], plan.truth, dataset.objective, facts=plan.facts, changes=changes,
         joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER),
     )
 

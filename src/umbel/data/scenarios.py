@@ -44,6 +44,8 @@ class Scenario:
     shift: Shifter | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     classes: int = 1  # the least it needs
+    by_label: bool = True  # rows are dealt out by label, or by the bin of a number
+    of: str = ""  # what it changes, and is refused without: "images" of any type, "uint8 images" or "labels"
     grouped: bool = True  # False: its shift differs from client to client and makes no groups
     brings_data: bool = False
 
@@ -63,15 +65,18 @@ def _cflgt(count: int, labels: int) -> Scenario:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "iid": Scenario("no heterogeneity: equal random shares", 20, "matched", partition.iid),
+    "iid": Scenario("no heterogeneity: equal random shares", 20, "matched", partition.iid, by_label=False),
     "rotation-4": Scenario(
-        "images turned by 0, 90, 180, 270 degrees", partition=partition.every_label, shift=shift.rotation_4, **_TAXONOMY
+        "images turned by 0, 90, 180, 270 degrees", partition=partition.every_label, shift=shift.rotation_4,
+        of="images", **_TAXONOMY
     ),
     "swap-6": Scenario(
-        "six pairs of labels swapped", partition=partition.every_label, shift=shift.swap_6, classes=10, **_TAXONOMY
+        "six pairs of labels swapped", partition=partition.every_label, shift=shift.swap_6, classes=10,
+        of="labels", **_TAXONOMY
     ),
     "feature-3": Scenario(
-        "images as they are, eroded, dilated", partition=partition.every_label, shift=shift.feature_3, **_TAXONOMY
+        "images as they are, eroded, dilated", partition=partition.every_label, shift=shift.feature_3,
+        of="uint8 images", **_TAXONOMY
     ),
     "label-4": Scenario("two labels whole, a tenth of the others", partition=partition.label_4, classes=9, **_TAXONOMY),
     "quantity-4": Scenario("10, 20, 60, 100 % of the rows", partition=partition.quantity_4, **_TAXONOMY),
@@ -108,6 +113,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "noise": Scenario(
         "Gaussian noise that grows from client to client", 20, "matched", partition.iid, shift.noise, grouped=False,
+        by_label=False, of="uint8 images",
         parameters={"level": Parameter(0.1, 0, 1, "standard deviation at the last client, white = 1", "shift")},
     ),
 }  # fmt: skip
@@ -183,15 +189,18 @@ def draw(
     if first.brings_data and dataset.name != parts[0][0]:
         raise UmbelError(f"{parts[0][0]} brings its own data sets; leave out --data. Got '{dataset.name}'.")
     for name, _ in parts:
-        if (least := SCENARIOS[name].classes) > dataset.classes:
-            raise UmbelError(f"{name} needs at least {least} labels. Got {dataset.classes} in {dataset.name} instead.")
+        _fits(name, dataset)
+    if first.by_label and not dataset.objective.groups:
+        raise UmbelError(f"{parts[0][0]} deals rows out by label, and the targets of {dataset.name} have none: give the"
+                         " objective bins, as in Regress(bins=4), or take iid.")
     if count < 1:
         raise UmbelError(f"The number of clients must be at least 1. Got {count} instead.")
     if mode not in TEST_MODES:
         raise unknown("test mode", mode, TEST_MODES)
-    drawn = first.partition(dataset.y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
-    shifts, truth, groups = _shifts(parts, drawn, dataset.y_train)
-    train, test = TEST_MODES[mode](dataset.y_train, dataset.y_test, drawn.rows, generator(seed, "test"))
+    y_train, y_test = (dataset.objective.groups_of(y) for y in (dataset.y_train, dataset.y_test))
+    drawn = first.partition(y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
+    shifts, truth, groups = _shifts(parts, drawn, y_train)
+    train, test = TEST_MODES[mode](y_train, y_test, drawn.rows, generator(seed, "test"))
     for i, both in enumerate(zip(train, test, strict=True)):
         if missing := [kind for kind, rows in zip(("training", "test"), both, strict=True) if not len(rows)]:
             raise UmbelError(
@@ -203,6 +212,18 @@ def draw(
         "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": fingerprint(dataset),
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
+
+
+def _fits(name: str, dataset: Dataset) -> None:
+    """Whether a data set has what a scenario changes, and enough kinds of target."""
+    scenario, goal, x = SCENARIOS[name], dataset.objective, dataset.x_train
+    images = x.ndim == 4
+    there = {"": True, "images": images, "uint8 images": images and x.dtype == np.uint8, "labels": goal.classes > 0}
+    if not there[scenario.of]:
+        raise UmbelError(f"{name} changes {scenario.of}, and the set {dataset.name} has none: take a scenario that only"
+                         " deals rows out, such as dirichlet.")
+    if 0 < goal.groups < (least := scenario.classes):
+        raise UmbelError(f"{name} needs at least {least} labels. Got {goal.groups} in {dataset.name} instead.")
 
 
 def _values(name: str, given: Mapping[str, float], of: str) -> dict[str, Any]:

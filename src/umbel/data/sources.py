@@ -1,16 +1,16 @@
-"""Where images come from: `load("fashion-mnist")` finds a set on this machine, or fetches it, and checks it.
+"""Where data come from: `load("fashion-mnist")` finds a set on this machine, or fetches it, and checks it.
 
-The order is: the folder given, $UMBEL_DATA, the system's own packages, the Hugging Face hub. `digits` is inside
-scikit-learn. A file that does not fit its set is refused in one sentence, never repaired.
+The order is: the folder given, $UMBEL_DATA, the system's own packages, the Hugging Face hub. `digits` and
+`diabetes` are inside scikit-learn. A file that does not fit its set is refused in one sentence, never repaired.
 """
 
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,44 @@ from numpy.typing import NDArray
 from umbel.data import formats
 from umbel.data.clients import IntArray
 from umbel.data.formats import Halves, Piece, Reader
+from umbel.data.rows import laid_out, site
 from umbel.errors import UmbelError, unknown
+from umbel.nets.objective import Classify, Objective, Regress, objective_of
 from umbel.seeds import generator
 
 
-class Dataset(NamedTuple):
-    """A loaded set: uint8 images (n, channels, height, width), contiguous, and labels from 0."""
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A loaded set: uint8 images (n, channels, height, width), contiguous, or float32 rows; and what to learn of them.
+
+    `classes` alone stand for a classification, with labels from 0; another objective brings its own number of them.
+    """
 
     name: str
-    x_train: NDArray[np.uint8]
-    y_train: IntArray
-    x_test: NDArray[np.uint8]
-    y_test: IntArray
-    classes: int
+    x_train: NDArray[Any]
+    y_train: NDArray[Any]
+    x_test: NDArray[Any]
+    y_test: NDArray[Any]
+    classes: int = 0
     part: str = ""  # "20,000 of 50,000" training rows; empty for the whole set
+    objective: Objective = cast(Objective, None)  # by default a classification
+
+    def __post_init__(self) -> None:
+        if self.objective is None and not self.classes:
+            raise UmbelError(f"The data set '{self.name}' must say what a model is for: give classes=..., or"
+                             " objective=Regress() for numbers.")
+        goal = objective_of(self.classes if self.objective is None else self.objective)
+        if self.classes not in (0, goal.classes):
+            raise UmbelError(f"The data set '{self.name}' must have the {goal.classes} classes of its objective."
+                             f" Got {self.classes} instead.")
+        object.__setattr__(self, "objective", goal)
+        object.__setattr__(self, "classes", goal.classes)
+
+    def checked(self) -> "Dataset":
+        """A set of one's own as it must be; what does not fit is refused."""
+        arrays = (self.x_train, self.y_train, self.x_test, self.y_test)
+        train, test = site(f"the set '{self.name}'", arrays, self.objective)
+        return replace(self, x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])
 
     @property
     def label(self) -> str:
@@ -47,10 +71,20 @@ class Source:
     terms: str
     train: int  # rows of the whole set
     test: int
-    shape: tuple[int, int, int]  # (channels, height, width)
-    mean: tuple[float, ...]  # of pixels in [0, 1], one number a channel
+    shape: tuple[int, ...]  # (channels, height, width) of images
+    mean: tuple[float, ...]  # of pixels in [0, 1], one number a channel; one a column of a table
     std: tuple[float, ...]
-    classes: int = 10
+    objective: Objective = Classify(10)
+
+    @property
+    def classes(self) -> int:
+        """How many there are; 0 where targets are none."""
+        return self.objective.classes
+
+    @property
+    def images(self) -> bool:
+        """Whether its inputs are images."""
+        return len(self.shape) == 3
 
 
 DATASETS: dict[str, Source] = {
@@ -76,7 +110,7 @@ DATASETS: dict[str, Source] = {
     ),
     "cifar100": Source(
         "CIFAR-100, fine labels", "none stated; cite Krizhevsky 2009",
-        50_000, 10_000, (3, 32, 32), mean=(0.507, 0.487, 0.441), std=(0.267, 0.256, 0.276), classes=100,
+        50_000, 10_000, (3, 32, 32), mean=(0.507, 0.487, 0.441), std=(0.267, 0.256, 0.276), objective=Classify(100),
     ),
     "svhn": Source(
         "SVHN, house numbers in colour, cropped", "non-commercial use only",
@@ -85,6 +119,13 @@ DATASETS: dict[str, Source] = {
     "usps": Source(
         "USPS, digits of postcodes", "public, none stated",
         7_291, 2_007, (1, 16, 16), mean=(0.2539,), std=(0.3842,),
+    ),
+    "diabetes": Source(  # Efron et al. 2004; all constants are of the training half
+        "Diabetes, ten measurements and the disease's progress, inside scikit-learn", "BSD-3-Clause with scikit-learn",
+        354, 88, (10,),
+        mean=(0.0004, -0.0010, 0.0021, -0.0005, 0.0, -0.0006, -0.0007, 0.0004, 0.0009, -0.0012),
+        std=(0.0477, 0.0475, 0.0488, 0.0486, 0.0489, 0.0483, 0.0467, 0.0483, 0.0497, 0.0474),
+        objective=Regress(centre=152.0, scale=77.1, bins=(86.25, 140.5, 211.25)),  # mean, std and quartiles
     ),
 }
 
@@ -125,6 +166,8 @@ def open_dataset(name: str, folder: Path | None = None) -> Dataset:
         raise unknown("data set", name, DATASETS)
     if name == "digits":
         return _dataset(name, _digits())
+    if name == "diabetes":
+        return _diabetes()
     folders = list(dict.fromkeys(_folders(name, folder)))
     for place in folders:
         if halves := _in_folder(name, place):
@@ -223,6 +266,17 @@ def _digits() -> Halves:
     return [Piece(x[~test], y[~test], "digits")], [Piece(x[test], y[test], "digits")]
 
 
+def _diabetes() -> Dataset:
+    """scikit-learn's diabetes, columns scaled as it does; of five neighbours in target one is a test row."""
+    loaded = import_module("sklearn.datasets").load_diabetes(scaled=True)
+    x, y = loaded.data.astype(np.float32), loaded.target.astype(np.float32)
+    rng = generator("diabetes", "test")
+    test = np.zeros(len(y), dtype=bool)
+    for neighbours in np.array_split(np.argsort(y, kind="stable"), DATASETS["diabetes"].test):
+        test[rng.choice(neighbours)] = True
+    return Dataset("diabetes", x[~test], y[~test], x[test], y[test], objective=DATASETS["diabetes"].objective)
+
+
 def _from_hub(name: str) -> Halves | None:
     """The set from the Hugging Face hub, or its cache; None when the extra is not installed or the hub has no copy."""
     if name not in HUB:
@@ -277,10 +331,7 @@ def checked(piece: Piece, name: str, shape: tuple[int, ...], classes: int) -> tu
     channels, height, width = shape
     if x.dtype != np.uint8:
         raise UmbelError(f"The images of {where} must be uint8, 0 to 255. Got {x.dtype} instead.")
-    if x.shape[1:] == (height, width, channels):
-        x = x.transpose(0, 3, 1, 2)
-    elif x.shape[1:] == (height, width) and channels == 1:
-        x = x[:, None]
+    x = laid_out(x, shape)
     if x.shape[1:] != tuple(shape) or not len(x):
         wanted = f"(n, {channels}, {height}, {width}) or (n, {height}, {width}, {channels})"
         raise UmbelError(f"The images of {where} must have the shape {wanted} of {name}. Got {piece.x.shape} instead.")

@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save
 
 from umbel import tree
 from umbel.algorithms import import_all
-from umbel.data.clients import IntArray, Pool, Population
+from umbel.data.clients import Pool, Population
+from umbel.data.rows import Like, site
 from umbel.engines.local import Diary, LocalClients, device_of
 from umbel.errors import UmbelError
 from umbel.files import write_atomically
@@ -27,7 +28,7 @@ from umbel.flower.wire import NAME, WORDS, Unbelievable, call_from, digest, fing
 from umbel.nets.model import Model
 from umbel.tree import Tree
 
-Half: TypeAlias = tuple[NDArray[Any], NDArray[Any]]  # images and labels
+Half: TypeAlias = tuple[NDArray[Any], NDArray[Any]]  # inputs and targets
 LoadData: TypeAlias = Callable[[Context], tuple[Half, Half | None]]  # training and test rows of this node
 
 log = logging.getLogger("flwr.umbel")  # a child of Flower's logger, so that its handlers show it
@@ -179,24 +180,8 @@ def client_name(context: Context) -> str:
 
 def alone(name: str, net: Model, train: Half, test: Half | None) -> Population:
     """A population of this one client; without test rows it is trained and placed, and not scored."""
-    halves = [_checked(name, net, *half) for half in (train, test) if half is not None]
+    like = Like(net.shape, ("tokens",) if net.tokens else ("pixels", "numbers"), "the model takes them")
+    halves = site(f"'{name}'", (*train, *(test or ())), net.objective, like)
     x, y = (np.concatenate(parts) for parts in zip(*halves, strict=True))
     rows = np.split(np.arange(len(y)), [len(halves[0][1])])
     return Population(Pool(x, y), [rows[0]], [rows[1]], np.zeros(1, dtype=np.int64), net.objective, [name])
-
-
-def _checked(name: str, net: Model, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
-    """Images as (rows, channels, height, width), uint8 or float32, with labels that the model knows."""
-    x, y = np.asarray(x), np.asarray(y)
-    if x.ndim == len(net.shape) and net.shape[0] == 1:
-        x = x[:, None]
-    if x.dtype != np.uint8:
-        x = x.astype(np.float32)
-    if x.shape[1:] != net.shape:
-        raise UmbelError(f"The images of '{name}' must be {net.shape}. They are {x.shape[1:]}.")
-    if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
-        raise UmbelError(f"Every image of '{name}' needs a label, a whole number. Got {len(x)} images, labels"
-                         f" {y.shape} of {y.dtype}.")
-    if len(y) and not 0 <= y.min() <= y.max() < net.classes:
-        raise UmbelError(f"The labels of '{name}' must lie in 0 .. {net.classes - 1}. Got {y.min()} .. {y.max()}.")
-    return x, y.astype(np.int64)

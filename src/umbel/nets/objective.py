@@ -376,10 +376,12 @@ class Regress(Objective):
         if y.shape[1:] != self.target:
             raise UmbelError(f"The targets of {of} must be (rows{''.join(f', {n}' for n in self.target)})."
                              f" Got the shape {y.shape} instead.")
-        wrong = np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(1))
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            stored = y.astype(np.float32)
+        wrong = np.flatnonzero(~np.isfinite(stored.reshape(len(y), -1)).all(1))
         if len(wrong):
             raise UmbelError(f"The targets of {of} must be finite. Got {y[wrong[0]]} in row {wrong[0]} instead.")
-        return y.astype(np.float32)
+        return stored
 
     def _aimed(self, y: Tensor) -> Tensor:
         """(rows, columns) what the network should put out."""
@@ -524,6 +526,9 @@ def objective_of(given: "Objective | int | Mapping[str, Any]") -> Objective:
             raise unknown("objective", kind, OBJECTIVES)
         return OBJECTIVES[kind](**{name: tuple(value) if isinstance(value, list) else value
                                    for name, value in words.items()})
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise UmbelError("An objective is a number of classes, Classify, Regress or NextToken."
+                         f" Got {given!r} instead.")
     return Classify(int(given))
 
 

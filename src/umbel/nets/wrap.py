@@ -112,5 +112,8 @@ def build(
     make = MODELS.find(name)
     objective = objective_of(objective)
     outputs = objective.outputs
+    if len(shape) != 3 and name != "mlp":
+        raise UmbelError(f"The model '{name}' takes images (channels, height, width). Got inputs of shape {shape}: take"
+                         " 'mlp', or a network of your own.")
     model = wrap(lambda: make(shape, outputs), shape, objective, name=name, mean=mean, std=std)
     return replace(model, recordable=True, registered=True)

@@ -70,8 +70,8 @@ class Experiment:
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
-    model: str | None = None  # mlp for digits, lenet5 otherwise
-    normalise: bool | None = None  # by the data set's mean and std; not for mlp, as in the Comparative Evaluation
+    model: str | None = None  # lenet5 for images but digits, mlp otherwise
+    normalise: bool | None = None  # by the set's mean and std; not images in an mlp, as in the Comparative Evaluation
     rounds: int = rule_of("rounds")
     fraction: float = rule_of("fraction")
     seed: int = number(0, ge=0, lt=2**32)
@@ -118,7 +118,8 @@ class Experiment:
         """The same experiment with every default written out."""
         first = self._first_scenario
         data = self.data or (None if first.brings_data else "digits")
-        model = self.model or ("mlp" if data == "digits" else "lenet5")
+        images = data is None or DATASETS[data].images
+        model = self.model or ("lenet5" if images and data != "digits" else "mlp")
         algorithm = self.algorithm()
         return replace(
             self,
@@ -126,7 +127,7 @@ class Experiment:
             clients=self.clients or first.clients,
             test_mode=self.test_mode or first.test_mode,
             model=model,
-            normalise=self.normalise if self.normalise is not None else model != "mlp",
+            normalise=self.normalise if self.normalise is not None else model != "mlp" or not images,
             device=device_of(self.device).type,
             fine_tune=algorithm.local.epochs if self.fine_tune is None else self.fine_tune,
             settings=settings_of(algorithm),
@@ -224,13 +225,15 @@ SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "po
 
 
 def network_for(people: Population, network: Network, normalisation: Normalisation, precision: str) -> Model:
-    """A model for these clients' images, by name or of one's own."""
+    """A model for these clients' inputs, by name or of one's own."""
     mean, std = normalisation
     if isinstance(network, str):
+        if people.tokens:
+            raise UmbelError(f"The model '{network}' takes numbers, and int64 inputs are tokens: give float32, or a"
+                             " network of your own that begins with an embedding.")
         net = build(network, people.shape, people.objective, mean, std)
     else:
-        net = wrap(network, people.shape, people.objective, mean=mean, std=std,
-                   tokens=people.tokens)
+        net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens)
     return replace(net, precision=precision)
 
 

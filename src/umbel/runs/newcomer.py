@@ -14,7 +14,8 @@ from umbel.algorithms.base import travelling
 from umbel.data import formats
 from umbel.data.clients import Pool, Population
 from umbel.data.plans import load_plan
-from umbel.data.sources import DATASETS, checked
+from umbel.data.rows import Like, site
+from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
@@ -118,9 +119,12 @@ def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:
 def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,
            classes: int) -> Population:
     """The newcomer with its rows, behind the clients of the run, whose rows are elsewhere and who are not asked."""
-    shape = DATASETS[experiment.data].shape if experiment.data else MIXED
-    halves = formats.client_npz(Path(client)) if isinstance(client, str | Path) else _halves(client)
-    parts = [checked(piece, "this run", shape, classes) for piece in halves]
+    source = DATASETS[experiment.data] if experiment.data else None
+    objective = source.objective if source else objective_of(classes)
+    kind = "pixels" if source is None or source.images else "numbers"
+    like = Like(source.shape if source else MIXED, (kind,), "those of this run")
+    arrays = formats.client_npz(Path(client)) if isinstance(client, str | Path) else client
+    parts = site(f"'{name}'", arrays, objective, like)
     rows = np.split(np.arange(sum(len(y) for _, y in parts)), np.cumsum([len(y) for _, y in parts])[:-1])
     none = np.empty(0, dtype=np.int64)
     pool = Pool(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
@@ -128,14 +132,6 @@ def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], 
     gone[-1] = np.iinfo(np.int64).max
     return Population(
         pool, [*[none] * len(known), rows[0]], [*[none] * len(known), rows[1] if len(rows) > 1 else none],
-        np.zeros(len(known) + 1, dtype=np.int64), objective_of(classes), [*known, name], leaves=gone,
+        np.zeros(len(known) + 1, dtype=np.int64), objective, [*known, name], leaves=gone,
         facts={"groups": 0},
     )
-
-
-def _halves(arrays: Rows) -> list[formats.Piece]:
-    if len(arrays) not in (2, 4):
-        raise UmbelError("A newcomer's rows are (x_train, y_train), and (x_test, y_test) behind them if there are some."
-                         f" Got {len(arrays)} arrays.")
-    where = ("the newcomer's training rows", "the newcomer's test rows")
-    return [formats.Piece(arrays[at], arrays[at + 1], where[at // 2]) for at in range(0, len(arrays), 2)]

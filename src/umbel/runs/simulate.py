@@ -27,6 +27,7 @@ def simulate(
 ) -> Federation:
     """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
 
+    Rows of your own are checked: floats become float32, and what does not fit the objective is refused (docs/data.md).
     `workers` processes share long training on a CPU; the result does not depend on how many there are.
     """
     name = model if isinstance(model, str) else None
@@ -40,8 +41,11 @@ def simulate(
         return experiment.build(*drawn, network=None if model is name else model, workers=workers)[0]
     plan = None
     if isinstance(data, Dataset):
+        data = data.checked()
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
         data = realise(plan, data)
+    else:
+        data = data.checked()
     net = network_for(data, model or "mlp", RAW, precision)
     setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": net.name, "seed": seed,
              "engine": engine, "device": experiment.device, "precision": precision}
