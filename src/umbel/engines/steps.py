@@ -68,7 +68,7 @@ class Recorded:
     def __init__(self, gather: Gather, stepper: Stepper, carry: Tree, fixed: Tree, rows: Tensor, beside: Tree,
                  changing: Iterable[str], pool: Any) -> None:
         self.gather, self.stepper = gather, stepper
-        self.changing = {name: torch.zeros((), device=rows.device) for name in changing}
+        self.changing = {name: torch.zeros((), dtype=torch.float64, device=rows.device) for name in changing}
         self.step = stepper(self.changing)
         self.pool = pool  # memory of the graphs, shared: they never run at the same time and leave nothing in it
         self.carry, self.fixed = (tree.each(torch.empty_like, part) for part in (carry, fixed))

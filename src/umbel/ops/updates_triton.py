@@ -18,7 +18,7 @@ Leaves = Sequence[Tensor]
 
 
 def add(a: Leaves, b: Leaves, scale: float | Tensor, sign: int = 1) -> tuple[Tensor, ...]:
-    """a + sign * scale * b. A scale that is a 0-d float32 tensor on the GPU is read by the kernel itself."""
+    """a + sign * scale * b. A scale that is a 0-d tensor on the GPU is read by the kernel itself."""
     out = tuple(torch.empty_like(leaf) for leaf in a)
     for part, clients, sizes, grid in _launches(out):
         _add[grid](tuple(out[part]), tuple(a[part]), tuple(b[part]), clients, scale, sign, isinstance(scale, Tensor),
@@ -48,7 +48,7 @@ def _launches(out: Leaves) -> list[tuple[slice, int, tuple[int, ...], tuple[int,
 def _add(out, a, b, clients, scale, SIGN: constexpr, READ: constexpr, SIZES: constexpr, N: constexpr,
          NUMBERS: constexpr):
     which = tl.program_id(1)
-    factor = tl.load(scale) * SIGN if READ else scale * SIGN  # decided when it is compiled
+    factor = tl.load(scale).to(tl.float32) * SIGN if READ else scale * SIGN  # decided when it is compiled
     at = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
     for k in tl.static_range(N):
         if which == k:
@@ -61,7 +61,7 @@ def _add(out, a, b, clients, scale, SIGN: constexpr, READ: constexpr, SIZES: con
 def _sgd(weights, velocity, slopes, clients, lr, momentum, READ: constexpr, SIZES: constexpr, N: constexpr,
          NUMBERS: constexpr):
     which = tl.program_id(1)
-    rate = tl.load(lr) if READ else lr
+    rate = tl.load(lr).to(tl.float32) if READ else lr
     at = tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
     for k in tl.static_range(N):
         if which == k:
