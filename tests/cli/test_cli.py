@@ -203,7 +203,8 @@ def test_a_runs_recipe_runs_again_to_the_same_state(umbel: Umbel, tmp_path: Path
     assert digest(tmp_path / "a") == digest(tmp_path / "b") == digest(tmp_path / "c") != digest(tmp_path / "d")
     assert (tmp_path / "a" / "recipe.toml").read_bytes() == (tmp_path / "b" / "recipe.toml").read_bytes()
     params = json.loads((tmp_path / "a" / "result.json").read_text())["params"]
-    assert params == {"mu": 0.7, "lr": 0.05, "momentum": 0.5, "epochs": 1, "batch": 100, "rows": "train"}
+    assert params == {"mu": 0.7, "lr": 0.05, "momentum": 0.5, "epochs": 1, "batch": 100, "rows": "train",
+                      "norms": "shared"}
 
 
 def test_a_finished_run_says_so_and_stays_as_it_is(umbel: Umbel, tmp_path: Path) -> None:
