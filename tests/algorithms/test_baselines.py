@@ -113,7 +113,7 @@ def test_perfedavg_equals_its_box():
     ends = []
     for i in range(N):
         model = start
-        for x, y, _ in batches(engine, i, 0, PLAIN.work._replace(batch=2 * PLAIN.batch)):
+        for x, y, *_ in batches(engine, i, 0, PLAIN.work._replace(batch=2 * PLAIN.batch)):
             first, second = Batch(x[: PLAIN.batch], y[: PLAIN.batch]), Batch(x[PLAIN.batch :], y[PLAIN.batch :])
             if len(second.y):
                 ahead = tree.plus(model, engine.net.gradient(model, first), -PLAIN.lr)
