@@ -147,4 +147,4 @@ def test_a_site_without_test_rows_trains_and_is_not_scored():
     fed = u.simulate(u.Population.of_sites({"a": (x, y), "b": (x, y, x[:5], y[:5])}, u.Regress()), device="cpu")
     result = u.run(u.FedAvg(local=LOCAL), fed, rounds=1, fine_tune=0)
     assert result.records[-1]["trained"] == [0, 1]
-    assert list(result.records[-1]["final"]["cluster_model"]) == ["b"]
+    assert list(result.records[-1]["final"]["cluster_model"]["clients"]) == ["b"]
