@@ -42,7 +42,6 @@ def test_examples_run(name, capsys):
     assert "accuracy" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not hasattr(umbel.Result, "score"), reason="a result says accuracy alone")
 def test_regression_shows_what_groups_are_for(capsys):
     """Sites that count in opposite directions: one model says the mean, one for each group learns."""
     runpy.run_path(str(EXAMPLES / "regression.py"), run_name="__main__")

@@ -139,3 +139,17 @@ def test_where_the_server_has_no_whole_model_the_newcomer_makes_its_own(method, 
         placed = admit(folder, client(tmp_path / "new.npz"), epochs=epochs)
         assert sum(leaf.numel() for leaf in placed.model.values()) == 15_010
         assert (placed.fine_tuned is None) == (epochs == 0)
+
+
+def test_a_newcomer_with_numbers_is_placed_and_scored_in_their_unit(tmp_path):
+    """A run on a table takes float rows, and targets that are numbers; MAE as plain numpy computes it."""
+    fed = umbel.simulate("diabetes", clients=4, device="cpu")
+    run = umbel.run(umbel.FedAvg(local=umbel.Local(epochs=2)), fed, rounds=2, fine_tune=0).save(tmp_path / "run")
+    data = open_dataset("diabetes")
+    x, y = data.x_test.astype(float), data.y_test.astype(float)
+    placed = admit(run, (x[:40], y[:40], x[40:], y[40:]))
+    assert (placed.cluster, placed.members) == (0, 4)
+    foretold = umbel.load(run).predict(data.x_test[40:], cluster=0).reshape(-1)
+    assert placed.score == pytest.approx(np.abs(foretold - y[40:]).mean(), rel=1e-5)
+    with pytest.raises(umbel.UmbelError, match=r"targets of 'newcomer' must be finite\. Got nan in row 3"):
+        admit(run, (x[:40], np.where(np.arange(40) == 3, np.nan, y[:40])))
