@@ -277,7 +277,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
                if name not in {"method", "settings", *asdict(RunOptions())}},
         plan=load_plan(str(stored)) if stored.exists() else None, data=info["data"], part=info["data_part"],
     )
-    truth = tuple((info["clusters"]["truth"] or {}).values())
+    truth = tuple((info["clusters"]["truth"] or {}).values())  # of the last round: the run is over
     if algorithm is None and info["method"] not in ALGORITHMS:
         raise UmbelError(f"The run in {path} is of a method of your own, '{info['method']}': give it as"
                          " umbel.load(folder, algorithm=...).")
