@@ -103,7 +103,7 @@ def grouped(clients: int, sample: int, answer: Any) -> None:
 
 
 def resident(forget: bool = False) -> float:
-    """The peak so far, MB; by `forget` it begins anew. Not getrusage's, which a child inherits from its parent (Linux)."""
+    """The peak so far, MB; by `forget` it begins anew. Of Linux: a child inherits the peak that getrusage tells."""
     if forget:
         Path("/proc/self/clear_refs").write_text("5")
     (line,) = [each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM")]
@@ -122,7 +122,7 @@ def alone(clients: int, sample: int) -> dict[str, Any]:
 
 
 def main(
-    count: Annotated[int, typer.Option("--newcomers", help="Newcomers, and clients they meet; 0 leaves them out.")] = 2000,
+    count: Annotated[int, typer.Option("--newcomers", help="Newcomers, and clients they meet; 0: none.")] = 2000,
     clients: Annotated[int, typer.Option(help="Clients to be grouped.")] = 10_000,
     sample: Annotated[int, typer.Option("--landmarks", help="Landmarks among them.")] = 500,
 ) -> None:
