@@ -377,7 +377,7 @@ def test_a_clusters_model_is_a_plain_module_with_its_normalisation(model, tmp_pa
         assert hits == pytest.approx(client["score"]["cluster_model"])
         assert (result.predict(x, cluster=0) == result.predict(x.astype(np.float32) / 255, client=client["name"])).all()
     about = json.loads((tmp_path / "run" / "model.json").read_text())
-    assert (about["name"], about["classes"]) == (model, 10)
+    assert (about["name"], about["objective"]["classes"]) == (model, 10)
     assert about["mean"] == module.mean.flatten().tolist()
 
 
