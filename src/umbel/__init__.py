@@ -45,9 +45,9 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
     from umbel.data.scenarios import SCENARIOS
     from umbel.data.sources import DATASETS, Dataset, open_dataset
     from umbel.errors import UmbelError
+    from umbel.federation import uplink
     from umbel.federation.door import Cohort, Federation, Heard
     from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, UpTo, register
-    from umbel.federation.uplink import Clip, Quantise, TopK
     from umbel.fields import choice, number
     from umbel.nets import MODELS
     from umbel.nets.model import Model
@@ -76,8 +76,6 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "FedAvg", "FedProx", "FedNova", "Scaffold", "FedAvgFT", "FedBN", "PerFedAvg", "LGFedAvg", "Solo",
     # Methods with clusters: given by the truth, formed at once before training, formed while training.
     "Oracle", "FLAG", "PACFL", "FedClust", "CFLGT", "KMeans", "IFCA", "CFL", "FedSoft", "FLHC", "FedSEM", "FedGroup",
-    # What answers pass on their way out of a client.
-    "Clip", "TopK", "Quantise",
     # Bring your own data or model, and say what is to be learnt.
     "open_dataset", "Dataset", "Pool", "Population", "Model", "wrap", "Classify", "Regress", "NextToken",
     # Write a method: its base classes, how clients train, its settings and state; whom it asks, and who answered.
@@ -85,8 +83,8 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "Work",
     # Write a task: the three kinds, what a client has and replies, what is promised of an answer.
     "register", "Loop", "Rows", "Plain", "Client", "Reply", "Leaf", "UpTo",
-    # What clients are described by, how far apart they are, how they are grouped.
-    "signatures", "proximity", "grouping",
+    # What clients are described by, how far apart they are, how they are grouped; what answers pass on their way out.
+    "signatures", "proximity", "grouping", "uplink",
 ]  # fmt: skip
 
 _HOMES = {
@@ -98,9 +96,9 @@ _HOMES = {
     "umbel.data.scenarios": "SCENARIOS",
     "umbel.data.sources": "DATASETS Dataset open_dataset",
     "umbel.errors": "UmbelError",
+    "umbel.federation": "uplink",
     "umbel.federation.door": "Cohort Federation Heard",
     "umbel.federation.tasks": "TASKS Client Leaf Loop Plain Reply Rows UpTo register",
-    "umbel.federation.uplink": "Clip Quantise TopK",
     "umbel.fields": "choice number",
     "umbel.nets": "MODELS",
     "umbel.nets.model": "Model",

@@ -2,28 +2,32 @@
 
 A metric is made of sums over rows, which each client computes of its own. Where it is no mean over rows (AUC, macro F1,
 R2), the clients' sums are added first: a site that holds one class alone harms nothing.
+
+torch is imported where it is used: data sets name their objectives, and a shell that completes names must not wait.
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import exp, sqrt
-from typing import Any, ClassVar, NamedTuple
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import cross_entropy, huber_loss, mse_loss, one_hot
 
 from umbel.errors import UmbelError, unknown
 from umbel.fields import check, choice, number
-from umbel.ops import mean_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BROKEN = 1e6  # the loss, or the error in units of the scale, of a model that gives no numbers: it is scored and fails
 BINS = 128  # of a histogram of scores in [0, 1]: an AUC from it errs by less than the pairs that share a bin
 NO_TOKEN = -1  # a target that is none: padding
-Sums = Mapping[str, Tensor]  # over rows, float64
+Sums: TypeAlias = "Mapping[str, Tensor]"  # over rows, float64
 
 
 class Metric(NamedTuple):
@@ -96,7 +100,7 @@ METRICS: dict[str, Metric] = {  # by their names in a summary
 ACCURACY = METRICS["accuracy"]
 
 
-OBJECTIVES: "dict[str, type[Objective]]" = {}  # by kind: a file names one so
+OBJECTIVES: dict[str, type[Objective]] = {}  # by kind: a file names one so
 
 
 class Objective(ABC):
@@ -257,12 +261,16 @@ class Classify(Objective):
 
     def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy."""
+        from torch.nn.functional import cross_entropy
+
         return cross_entropy(out, y, reduction="none")
 
     def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
         """In one kernel where clients are stacked on a GPU; an own loss has none."""
         if type(self).row_loss is not Classify.row_loss:
             return super().mean_loss(out, y, live, many)
+        from umbel.ops import mean_loss
+
         return mean_loss(out, y, live, many=many)
 
     def row_values(self, out: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -271,11 +279,14 @@ class Classify(Objective):
         if "by_class" in self.sums:
             values |= {"is": y, "guess": out.argmax(1)}
         if "histogram" in self.sums:
-            values["bin"] = (out.softmax(1) * BINS).nan_to_num().long().clamp(0, BINS - 1).to(torch.uint8)
+            values["bin"] = (out.softmax(1) * BINS).nan_to_num().long().clamp(0, BINS - 1).byte()
         return values
 
     def tally(self, values: Sums) -> dict[str, Tensor]:
         """Counts."""
+        import torch
+        from torch.nn.functional import one_hot
+
         sums = {"hits": values["hit"].sum().double()}
         if "by_class" in self.sums:
             y, guess = values["is"], values["guess"]
@@ -339,11 +350,11 @@ class Regress(Objective):
     kind: ClassVar[str] = "regress"
 
     def __post_init__(self) -> None:
-        if isinstance(self.bins, int) and not isinstance(self.bins, bool):
-            shares = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
-            object.__setattr__(self, "bins", (self.centre + self.scale * torch.special.ndtri(shares)).tolist())
-        object.__setattr__(self, "bins", tuple(float(border) for border in self.bins))
         check(self, "a regression")
+        if isinstance(self.bins, int) and not isinstance(self.bins, bool):
+            normal = NormalDist(self.centre, self.scale)
+            object.__setattr__(self, "bins", tuple(normal.inv_cdf(k / self.bins) for k in range(1, self.bins)))
+        object.__setattr__(self, "bins", tuple(float(border) for border in self.bins))
         if list(self.bins) != sorted(set(self.bins)):
             raise UmbelError(f"The 'bins' of a regression are borders in ascending order. Got {self.bins} instead.")
 
@@ -389,6 +400,8 @@ class Regress(Objective):
 
     def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
         """In units of the scale; a mean over the columns."""
+        from torch.nn.functional import huber_loss, mse_loss
+
         one = mse_loss if self.loss == "mse" else huber_loss
         return one(out, self._aimed(y), reduction="none").mean(1)
 
@@ -488,6 +501,8 @@ class NextToken(Objective):
 
     def _losses(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(rows, places) each: loss, tokens foretold, and whether there is a token."""
+        from torch.nn.functional import cross_entropy
+
         flat, aimed = out.reshape(-1, self.vocabulary), y.reshape(-1)
         places = max(1, self.length)
         loss = cross_entropy(flat, aimed, reduction="none", ignore_index=NO_TOKEN).view(-1, places)
@@ -515,7 +530,7 @@ class NextToken(Objective):
         return {"token_accuracy": right / tokens, "perplexity": exp(min(loss / tokens, 700.0))}
 
 
-def objective_of(given: "Objective | int | Mapping[str, Any]") -> Objective:
+def objective_of(given: Objective | int | Mapping[str, Any]) -> Objective:
     """An objective; a number of classes stands for a classification, plain words for what they describe."""
     if isinstance(given, Objective):
         return given
