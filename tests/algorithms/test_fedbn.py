@@ -143,6 +143,8 @@ def test_who_cannot_keep_norms_says_so():
     """Python and the command line refuse alike."""
     with pytest.raises(UmbelError, match="'norms' of ifca"):
         IFCA(local=replace(LOCAL, norms="private"))
+    with pytest.raises(UmbelError, match="FLAG's trial of cuts averages whole models, and with norms=private"):
+        FLAG(local=replace(LOCAL, norms="private")).init(fresh(), SEED)
     with pytest.raises(UmbelError, match="must be 'shared' or 'private'"):
         replace(LOCAL, norms="own")
     with pytest.raises(UmbelError, match="'keep' of fedbn, whose clients keep"):

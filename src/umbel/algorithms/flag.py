@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from umbel.algorithms.base import Local, train_to_describe, training
+from umbel.algorithms.base import Local, State, keeps_norms, train_to_describe, training
 from umbel.algorithms.oneshot import OneShot, unragged, updates
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL
@@ -19,6 +19,7 @@ from umbel.clustering.grouping import Grouping
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
 from umbel.clustering.signatures import class_counts, class_vectors
+from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice, number
 from umbel.tree import Params, Ragged, Tree
@@ -53,6 +54,13 @@ class FLAG(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "flag"
+
+    def init(self, fed: Federation, seed: int) -> State:
+        """As all one-shot methods; norms that must not leave a client cannot be part of the trial."""
+        if self.cut == "sweep" and keeps_norms(fed.net, self.local):
+            raise UmbelError("FLAG's trial of cuts averages whole models, and with norms=private BatchNorm layers do not"
+                             " travel: take another cut, as in cut=gap.")
+        return super().init(fed, seed)
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_c of each class with its counts, and Delta after t_g epochs from theta_0: what beta asks for."""
