@@ -97,7 +97,7 @@ def test_the_score_is_the_clusters_model_with_the_clients_norms():
         own = {**tree.take(done.state.models, 0), **pages[name]["norms"]}
         x, y = (torch.from_numpy(part[people.test[i]]) for part in (people.pool.x, people.pool.y))
         right = float((fed.net.logits(own, x).argmax(1) == y).double().mean())
-        assert records[-1]["final"]["cluster_model"][name]["accuracy"] == pytest.approx(right)
+        assert records[-1]["final"]["cluster_model"]["clients"][name]["score"] == pytest.approx(right)
         assert (result.predict(x, client=name) == y.numpy()).mean() == pytest.approx(right)
     assert result.info["headline"] == "cluster_model"
     with pytest.raises(UmbelError, match="has no model for a whole cluster"):

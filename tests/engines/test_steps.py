@@ -75,8 +75,8 @@ def test_a_rate_is_no_part_of_a_graphs_key():
     fed.device, fed.graph_memory = SimpleNamespace(type="cuda"), None
 
     def asked(lr, momentum=0.5):
-        steps = fed._steps(train, {"lr": lr, "momentum": momentum}, {"lr": lr}, carry, {}, rows, None)
-        steps.load(carry, {}, rows, None, {"lr": lr})
+        steps = fed._steps(train, {"lr": lr, "momentum": momentum}, {"lr": lr}, carry, {}, rows, {})
+        steps.load(carry, {}, rows, {}, {"lr": lr})
         return steps
 
     first, second = asked(0.1), asked(0.05)
@@ -85,10 +85,10 @@ def test_a_rate_is_no_part_of_a_graphs_key():
     assert asked(0.1, momentum=0.9) is not first
     batch = fed.clients.gather(rows[0])
     for lr in (0.1, 0.05):
-        first.load(carry, {}, rows, None, {"lr": lr})
+        first.load(carry, {}, rows, {}, {"lr": lr})
         plain = Steps(fed.clients.gather, first.stepper)
-        plain.load(carry, {}, rows, None, {"lr": lr})
-        read, given = first.step(carry, {}, *batch)["model"], plain.step(carry, {}, *batch)["model"]
+        plain.load(carry, {}, rows, {}, {"lr": lr})
+        read, given = (steps.step(carry, {}, *batch, {})["model"] for steps in (first, plain))
         assert float(first.changing["lr"]) == pytest.approx(lr)
         assert max(float((read[name] - given[name]).abs().max()) for name in read) <= 1e-7
 

@@ -60,12 +60,12 @@ def answers(fed: Federation, round: int) -> list[torch.Tensor]:
     model, cohort = fed.net.init(0), Cohort(EVERYBODY, 0)
     fed.arrive(round)
     asked = [
-        fed.map(train, cohort, work=LOCAL.work, shared={"model": model}, **LOCAL.options),
-        fed.map(train, cohort, work=Work(epochs=1, rows="fit"), shared={"model": model}, **LOCAL.options),
+        fed.map(train, cohort, work=LOCAL.work, shared={"model": model}, **LOCAL.at(0)),
+        fed.map(train, cohort, work=Work(epochs=1, rows="fit"), shared={"model": model}, **LOCAL.at(0)),
         fed.map(losses, cohort, work=Work(rows="validation"), shared={"models": tree.stack([model])}, k=1),
         fed.map(class_counts, cohort), fed.map(principal_vectors, cohort, rank=1),
         fed.testing().map(score, cohort._replace(round=round + 1), work=Work(epochs=1, batch=5, rows="test"),
-                          shared={"model": model}, become=("fine_tune",), **LOCAL.options),
+                          shared={"model": model}, become=("fine_tune",), **LOCAL.at(0)),
         fed.testing().map(score, cohort, work=Work(rows="test"), shared={"model": model}),
     ]
     leaves = [leaf for heard in asked for leaf in tree.named(heard.answers).values()]
@@ -224,7 +224,7 @@ def test_the_oracle_founds_a_group_from_the_model_that_its_founder_had() -> None
     assert [tree.count(each.state.models) for each in done] == [2, 2, 2, 3]
     assert done[-1].state.labels.tolist() == [2, 1, 0, 1, 0, 1]
     before = tree.take(done[-2].state.models, 0)
-    alone = fed.map(train, Cohort(torch.tensor([0]), 2), work=LOCAL.work, shared={"model": before}, **LOCAL.options)
+    alone = fed.map(train, Cohort(torch.tensor([0]), 2), work=LOCAL.work, shared={"model": before}, **LOCAL.at(0))
     assert torch.equal(tree.flat(alone.answers["model"])[0], tree.flat(done[-1].state.models)[2])
 
 

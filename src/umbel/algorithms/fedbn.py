@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
+from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
 
 
@@ -22,6 +23,7 @@ class FedBN(Algorithm):
     local: Local = training(norms="private")
 
     name: ClassVar[str] = "fedbn"
+    servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "local", replace(self.local, norms="private"))
@@ -33,4 +35,4 @@ class FedBN(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """w <- sum n_i w_i / sum n_i, of what is no BatchNorm layer."""
-        return clustered_round(fed, state, cohort, self.local)
+        return clustered_round(fed, state, cohort, self.local, server=self.server_rule)

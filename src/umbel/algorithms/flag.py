@@ -58,8 +58,8 @@ class FLAG(OneShot):
     def init(self, fed: Federation, seed: int) -> State:
         """As all one-shot methods; norms that must not leave a client cannot be part of the trial."""
         if self.cut == "sweep" and keeps_norms(fed.net, self.local):
-            raise UmbelError("FLAG's trial of cuts averages whole models, and with norms=private BatchNorm layers do not"
-                             " travel: take another cut, as in cut=gap.")
+            raise UmbelError("FLAG's trial of cuts averages whole models, and with norms=private BatchNorm layers do"
+                             " not travel: take another cut, as in cut=gap.")
         return super().init(fed, seed)
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:

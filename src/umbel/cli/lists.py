@@ -37,9 +37,9 @@ def _methods() -> Listed:
 def _data() -> Listed:
     from umbel.data.sources import DATASETS
 
-    return ["data", "what it is", "training / test rows", "shape", "to be learnt"], [
+    return ["data", "what it is", "training / test rows", "shape", "target"], [
         [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)),
-         f"{each.classes} classes" if each.classes else f"a number, in {each.objective.groups} bins"]
+         f"{each.classes} classes" if each.classes else "a number"]
         for name, each in DATASETS.items()
     ]
 

@@ -121,7 +121,7 @@ DATASETS: dict[str, Source] = {
         7_291, 2_007, (1, 16, 16), mean=(0.2539,), std=(0.3842,),
     ),
     "diabetes": Source(  # Efron et al. 2004; all constants are of the training half
-        "Diabetes, ten measurements and the disease's progress, inside scikit-learn", "BSD-3-Clause with scikit-learn",
+        "Diabetes, a disease's progress, inside scikit-learn", "BSD-3-Clause with scikit-learn",
         354, 88, (10,),
         mean=(0.0004, -0.0010, 0.0021, -0.0005, 0.0, -0.0006, -0.0007, 0.0004, 0.0009, -0.0012),
         std=(0.0477, 0.0475, 0.0488, 0.0486, 0.0489, 0.0483, 0.0467, 0.0483, 0.0497, 0.0474),
