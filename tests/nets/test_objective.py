@@ -37,9 +37,10 @@ def test_a_share_is_said_in_per_cent_and_a_number_by_four_digits():
     assert (ACCURACY.shown(0.98765), ACCURACY.shown(0.98765, 1), ACCURACY.said(0.5)) == ("98.77", "98.8", "50.00 %")
     error = Metric("MAE", "mg", False)
     assert [error.shown(value) for value in (43.21987, 0.0123456, 9999.7, 123456.7, -3.0, 0.0)] == [
-        "43.22", "0.01235", "10000", "123457", "-3", "0"]
+        "43.22", "0.01235", "10000", "123457", "-3.000", "0.000"]
     assert (error.said(43.21987), error.shown(None), error.spread(None), error.spread(2.0)) == (
-        "43.22 mg", "–", "", " ± 2")
+        "43.22 mg", "–", "", " ± 2.000")
+    assert error.said(0.6) == "0.6 mg"
     assert (error.axis, error.caption, ACCURACY.axis, ACCURACY.caption) == (
         "MAE, mg", "MAE in mg (lower is better)", "accuracy, %", "Accuracy in %")
 

@@ -93,7 +93,7 @@ def test_the_terminal_says_it(runs: Path) -> None:
             result._repr_html_()]
     assert re.search(r"^ *MAE of +mean ± std +worst tenth", told[0], re.MULTILINE)
     assert "MAE in mg (lower is better) on clients' own test rows" in told[0]
-    assert f"{result.score:.4g} ± " in told[0]
+    assert f"{result.score:#.4g} ± " in told[0]
     assert re.search(r"Over all test rows together: MAE [\d.]+, RMSE [\d.]+, R2 -?[\d.]+\.", told[1])
     assert re.search(r"method +MAE ", told[2])
     assert "mean ± std over clients (mg)" in told[3]

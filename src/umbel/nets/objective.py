@@ -30,6 +30,12 @@ NO_TOKEN = -1  # a target that is none: padding
 Sums: TypeAlias = "Mapping[str, Tensor]"  # over rows, float64
 
 
+def _four(value: float, padded: str = "") -> str:
+    """A number by four significant digits, and never as 1e+05."""
+    text = f"{value:{padded}.4g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
+
+
 class Metric(NamedTuple):
     """What runs are judged by."""
 
@@ -44,12 +50,11 @@ class Metric(NamedTuple):
             return "–"
         if self.unit == "%":
             return f"{100 * value:.{digits}f}"
-        text = f"{value:.4g}"
-        return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
+        return _four(value, "#").rstrip(".")  # 36.70, not 36.7: columns of a table line up
 
     def said(self, value: float, digits: int = 2) -> str:
-        """A value with its unit."""
-        return f"{self.shown(value, digits)} {self.unit}".strip()
+        """A value with its unit, as a sentence has it."""
+        return f"{self.shown(value, digits) if self.unit == '%' else _four(value)} {self.unit}".strip()
 
     def spread(self, deviation: float | None) -> str:
         """A standard deviation behind a value; nothing where there is none."""
