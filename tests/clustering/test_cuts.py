@@ -289,7 +289,7 @@ def test_every_rule_of_the_registry_answers_in_one_way(name):
 @pytest.mark.parametrize(("name", "sentence"), [
     ("gap", "no gap between merging distances is 1.5 times as high above as below"),
     ("silhouette", "the best mean silhouette of several clusters is 0.00, and groups count from 0.3 on"),
-    ("both", "no partition wins more than 2 points over one cluster on validation rows (50.0 against 50.0 %;"
+    ("both", "no partition wins more than 2 points over one cluster on validation rows (50.0 against 50.0 of 100;"
              " 2 partitions were tried)"),
 ])
 def test_one_cluster_is_explained(name, sentence):

@@ -244,11 +244,11 @@ def _why_trial(curve: Tensor) -> str:
     _, clusters, score = _row(curve)
     others = f"{len(curve)} partitions were tried" if len(curve) > 1 else "no other partition was in reach"
     if clusters > 1:
-        return (f"{plural(clusters)} reach {100 * score:.1f} % on validation rows after a short training, one cluster"
-                f" {100 * float(curve[0, 2]):.1f} % ({others})")
+        return (f"{plural(clusters)} reach {100 * score:.1f} of 100 points on validation rows after a short training,"
+                f" one cluster {100 * float(curve[0, 2]):.1f} ({others})")
     best = float(curve[:, 2].max())
     return (f"no partition wins more than {100 * GAIN:g} points over one cluster on validation rows"
-            f" ({100 * best:.1f} against {100 * score:.1f} %; {others})")
+            f" ({100 * best:.1f} against {100 * score:.1f} of 100; {others})")
 
 
 CUTS: Registry[Cut] = Registry("cut", {
