@@ -56,7 +56,7 @@ SAME = {  # in Python, on the command line, and the one sentence
                      "The 'keep' of solo, whose clients keep models of their own, must be 'last'. Got 'best' instead."),
     "uplink": (lambda: u.run(u.FedAvg(), tiny(), rounds=1, uplink="topk:0.1+quantize:8"),
                "run fedavg --uplink topk:0.1+quantize:8", "There is no uplink 'quantize'. Did you mean 'quantise'?"),
-    "share": (lambda: u.run(u.FedAvg(), tiny(), rounds=1, uplink=[u.TopK(2)]), "run fedavg --uplink topk:2",
+    "share": (lambda: u.run(u.FedAvg(), tiny(), rounds=1, uplink=[u.uplink.TopK(2)]), "run fedavg --uplink topk:2",
               "The 'share' of topk must be greater than 0 and at most 1. Got 2.0 instead."),
     "setting": (lambda: u.FLAG(betta=0.5), "run flag --set betta=0.5",
                 "There is no setting of flag named 'betta'. Did you mean 'beta'?"),
@@ -535,7 +535,7 @@ def test_a_run_through_an_uplink(tmp_path, umbel: Umbel):
     assert 'uplink = "topk:0.1+quantise:8"' in (tmp_path / "typed" / "recipe.toml").read_text()
     fed = u.simulate("digits", clients=4, device="cpu")
     local = u.Local(epochs=1)
-    listed = u.run(u.FedAvg(local=local), fed, rounds=2, uplink=[u.TopK(0.1), u.Quantise(8)])
+    listed = u.run(u.FedAvg(local=local), fed, rounds=2, uplink=[u.uplink.TopK(0.1), u.uplink.Quantise(8)])
     free = u.run(u.FedAvg(local=local), fed, rounds=2)
     assert all(torch.equal(listed.models[name], leaf) for name, leaf in typed.models.items())
     assert listed.info["bytes"]["up"] == typed.info["bytes"]["up"] < free.info["bytes"]["up"] / 6
@@ -584,5 +584,5 @@ def test_a_newcomer_is_placed_through_the_uplink_of_the_run(tmp_path, monkeypatc
     monkeypatch.setattr(u.Federation, "_bill_up", bill)
     placed = u.admit(tmp_path / "run", (people.pool.x[rows], people.pool.y[rows]), epochs=1)
     assert placed.members > 0
-    assert seen["principal_vectors"] == (u.Quantise(8),)
+    assert seen["principal_vectors"] == (u.uplink.Quantise(8),)
     assert seen["fine_tune"] == ()
