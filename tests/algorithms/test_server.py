@@ -11,7 +11,7 @@ from terminal import Umbel
 import umbel as u
 from umbel import tree
 from umbel.algorithms import ALGORITHMS
-from umbel.algorithms.server import SERVERS, Server, grown
+from umbel.algorithms.server import AGGREGATES, SERVERS, Server, grown
 from umbel.federation.training import train
 from umbel.runs.checkpoint import RunFolder
 from umbel.runs.run import rounds
@@ -217,3 +217,20 @@ def test_stop_and_resume_with_adam_a_cosine_and_fedadam(method, engine, tmp_path
         ours, theirs = (tree.named(getattr(state, part)) for state in (whole, last))
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_answers_become_one_by_the_aggregate_of_the_settings(monkeypatch):
+    """Another way to make one model of many answers is one function in AGGREGATES: here the largest answer wins."""
+    def largest(models, labels, size, otherwise):
+        first = {name: leaf[size.argmax()][None] for name, leaf in models.items()}
+        return {name: torch.cat([first[name], otherwise[name][1:]]) for name in otherwise}
+
+    monkeypatch.setitem(AGGREGATES, "mean", largest)
+    there = fed()
+    method = u.FedAvg(local=LOCAL)
+    before = method.init(there, SEED)
+    after = method.round(there, before, u.Cohort(torch.arange(6), 0))
+    sizes = [len(rows) for rows in there.clients.population.train]
+    one = u.Cohort(torch.tensor([sizes.index(max(sizes))]), 0)
+    alone = there.map(train, one, work=LOCAL.work, shared={"model": tree.take(before.models, 0)}, **LOCAL.at(0))
+    assert gap(tree.take(after.models, 0), tree.take(alone.answers["model"], 0)) < 1e-6

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.server import Server, ServerSettings, grown
+from umbel.algorithms.server import AGGREGATES, Aggregate, Server, ServerSettings, grown
 from umbel.clustering.signatures import losses
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
@@ -310,7 +310,7 @@ def averaged(state: AnyState, heard: Heard, server: Server = AT_ONCE,
     """
     labels, size = state.labels[heard.ids], heard.answers["size"]
     sent: Stack = heard.answers["model"]
-    mean = means(sent, labels, size, state.models)
+    mean = means(sent, labels, size, state.models, AGGREGATES[server.aggregate])
     if server.rule == "none":
         return replace(state, models=mean)
     moved = [name for name in sent if acts_on is None or name in acts_on]
@@ -319,8 +319,9 @@ def averaged(state: AnyState, heard: Heard, server: Server = AT_ONCE,
     return replace(state, models=models, slots=slots)
 
 
-def means(models: Stack, labels: Tensor, size: Tensor, otherwise: Stack) -> Stack:
-    """`tree.mean_by` of what the clients sent; layers that stayed with them are as before."""
+def means(models: Stack, labels: Tensor, size: Tensor, otherwise: Stack,
+          aggregate: Aggregate = tree.mean_by) -> Stack:
+    """One model a label of what the clients sent; layers that stayed with them are as before."""
     if len(models) == len(otherwise):
-        return tree.mean_by(models, labels, size, otherwise)
-    return {**otherwise, **tree.mean_by(models, labels, size, tree.part(otherwise, models))}
+        return aggregate(models, labels, size, otherwise)
+    return {**otherwise, **aggregate(models, labels, size, tree.part(otherwise, models))}

@@ -1,12 +1,13 @@
-"""How a cluster's model follows the mean of its members' answers: at once, or by a rule that remembers earlier rounds.
+"""How the answers of a cluster's members become one, and how its model follows that: at once, or by a rule with memory.
 
 FedAvgM: Hsu et al. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. 2019.
 https://arxiv.org/abs/1909.06335
 FedAdam, FedYogi: Reddi et al. Adaptive Federated Optimization. ICLR 2021. https://arxiv.org/abs/2003.00295
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from umbel import tree
 from umbel.fields import choice, number
 from umbel.tree import Stack, Tree
 
+Aggregate: TypeAlias = Callable[[Stack, Tensor, Tensor, Stack], Stack]  # answers, labels, sizes, old -> a model a label
+AGGREGATES: dict[str, Aggregate] = {"mean": tree.mean_by}
 SERVERS = ("none", "fedavgm", "fedadam", "fedyogi")
 BETA2, TAU = 0.99, 1e-3  # Reddi et al., Sec. 5 and D.2: beta_2, and how adaptive a step is
 RATES = {"none": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01}  # eta; Reddi et al. tune it per data set
@@ -25,7 +28,7 @@ REST = {"velocity": 0.0, "first": 0.0, "second": TAU**2}  # each slot of a clust
 class ServerSettings:
     """What every method can be told of its server; `Algorithm.servers` says which rules a method admits."""
 
-    aggregate: str = choice("mean", "mean")  # how the members' answers become one
+    aggregate: str = choice("mean", *AGGREGATES)  # how the members' answers become one
     server: str = choice("none", *SERVERS)  # how the cluster's model follows it; none: it becomes it
     server_lr: float | None = number(None, gt=0)  # eta; none: 1 for fedavgm, 0.01 for the adaptive ones
     server_momentum: float = number(0.9, ge=0, lt=1)  # beta_1
@@ -36,16 +39,17 @@ class ServerSettings:
     @property
     def server_rule(self) -> "Server":
         """These settings, as `averaged` takes them."""
-        return Server(self.server, self.server_lr or RATES[self.server], self.server_momentum)
+        return Server(self.server, self.server_lr or RATES[self.server], self.server_momentum, self.aggregate)
 
 
 @dataclass(frozen=True)
 class Server:
-    """A rule by which models follow means, with one row of slots for every cluster."""
+    """How answers become one, and a rule by which models follow that, with one row of slots for every cluster."""
 
     rule: str = "none"
     lr: float = 1.0  # eta
     momentum: float = 0.9  # beta_1
+    aggregate: str = "mean"  # a name in AGGREGATES
 
     def begin(self, models: Stack) -> Tree:
         """The slots of these models, at rest."""
