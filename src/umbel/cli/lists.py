@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from umbel.algorithms import ALGORITHMS
 from umbel.cli.base import app, console
@@ -22,15 +24,15 @@ Listed = tuple[list[str], list[list[str]]]  # the headers, and a row for each na
 
 
 def _methods() -> Listed:
-    from umbel.runs.recipe import settable
+    from umbel.runs.recipe import own_settings
 
     def idea(kind: "type[Algorithm]") -> str:
         """The sentence that its file opens with, without the name before the colon."""
         first = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0].splitlines()[0]
         return first.partition(": ")[2] or first
 
-    return ["method", "what it is", "settings"], [
-        [name, idea(kind), ", ".join(settable(kind))] for name, kind in ALGORITHMS.items()
+    return ["method", "what it is", "own settings"], [
+        [name, idea(kind), ", ".join(own_settings(kind))] for name, kind in ALGORITHMS.items()
     ]
 
 
@@ -98,3 +100,8 @@ def list_(
     for row in rows:
         table.add_row(*row)
     console.print(table, highlight=False)
+    if what == "methods":
+        from umbel.runs.recipe import common_settings
+
+        common = f"All have as well: {', '.join(common_settings())}."
+        console.print(Padding(Text(common, style="dim"), (0, 0, 0, 1)))

@@ -31,9 +31,18 @@ def settings_of(algorithm: Algorithm) -> dict[str, Any]:
 
 def settable(kind: type[Algorithm]) -> list[str]:
     """Names a person may set: a method's own fields, then those of its server and of its local training."""
-    everybodys = [each.name for part in (ServerSettings, Local) for each in fields(part)]
-    hidden = {"local", "truth", "truth_changes", *everybodys}  # local is flattened; the truth is the scenario's alone
-    return [each.name for each in fields(kind) if each.name not in hidden] + everybodys
+    return own_settings(kind) + common_settings()
+
+
+def own_settings(kind: type[Algorithm]) -> list[str]:
+    """Names of a method's own fields; `local` is flattened, and the truth is the scenario's alone."""
+    hidden = {"local", "truth", "truth_changes", *common_settings()}
+    return [each.name for each in fields(kind) if each.name not in hidden]
+
+
+def common_settings() -> list[str]:
+    """Names that all methods have: of the server, and of local training."""
+    return [each.name for part in (ServerSettings, Local) for each in fields(part)]
 
 
 def _parse(value: Any, allowed: tuple[Any, ...]) -> Any:
