@@ -3,6 +3,7 @@
 import pytest
 from helpers import LOCAL, SEED, silence, tiny_model, tiny_population
 
+import umbel as u
 from umbel.algorithms import PACFL, FedAvg
 from umbel.engines import LoopEngine
 from umbel.federation.door import Silent
@@ -96,3 +97,12 @@ def test_the_better_round_has_the_higher_validation_score(now, best, answer):
     assert better(record(now, True), record(best, True) or None) == answer
     if best is not None and now is not None and now != best:  # an error turns the order round
         assert better(record(now, False), record(best, False)) != answer
+
+
+@pytest.mark.parametrize("method", [u.Oracle(), u.IFCA(first="expert")], ids=["oracle", "ifca"])
+def test_who_must_know_the_truth_is_told_it(method) -> None:
+    """A method that was given no groups says so in a sentence; by its name alone it is told those of the federation."""
+    fed = u.simulate("digits", scenario="rotation-4", clients=4)
+    with pytest.raises(u.UmbelError, match="true group of each of the 4 clients"):
+        u.run(method, fed, rounds=1)
+    assert u.run("oracle", fed, rounds=1, fine_tune=0).info["clusters"]["ari"] == 1

@@ -59,6 +59,10 @@ def rounds(algorithm: Algorithm, fed: Federation, *, saved: Saved | None = None,
     """
     chosen = RunOptions(**options)
     chosen.check_for(algorithm)
+    truth = getattr(algorithm, "truth", ())
+    if algorithm.needs_truth and len(truth) != len(fed.names):
+        raise UmbelError(f"The method '{algorithm.name}', as it is set, must be told the true group of each of the"
+                         f" {len(fed.names)} clients, as in truth=(0, 0, 1, 1). Got {len(truth)} of them.")
     algorithm = algorithm.for_run(algorithm.pretrain + chosen.rounds)
     return _rounds(algorithm, fed, chosen, saved)  # a wrong option is refused here, not when the first round is asked
 
