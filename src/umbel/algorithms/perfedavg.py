@@ -49,6 +49,7 @@ def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, oute
     last = third.live if hessian_free else second.live
     if last is not None:  # padding in its place: no step, and nothing was seen
         whole = last.any()
+        slope = {name: torch.where(whole, leaf, 0.0) for name, leaf in slope.items()}
         seen = {name: torch.where(whole, leaf, model[name]) for name, leaf in seen.items()}
     return {"model": {**tree.plus(model, slope, outer, -1), **seen}}  # w <- w - beta ...
 
