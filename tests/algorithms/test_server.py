@@ -5,15 +5,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import ALL, ENGINES, LOCAL, SEED, SIZES, TRUTH, gap, play, silence, tiny_model, tiny_population, without
+from helpers import (
+    ALL,
+    CLASSES,
+    ENGINES,
+    LOCAL,
+    SEED,
+    SHAPE,
+    SIZES,
+    TRUTH,
+    gap,
+    play,
+    silence,
+    stopped,
+    tiny_model,
+    tiny_population,
+    without,
+)
 from terminal import Umbel
+from torch import nn
 
 import umbel as u
 from umbel import tree
 from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.server import AGGREGATES, SERVERS, Server, grown
 from umbel.federation.training import train
-from umbel.runs.checkpoint import RunFolder
 from umbel.runs.run import rounds
 
 ADAPTIVE = u.Local(lr=0.01, epochs=2, batch=5, optimiser="adam", schedule="cosine")
@@ -204,15 +220,9 @@ def test_stop_and_resume_with_adam_a_cosine_and_fedadam(method, engine, tmp_path
     """Slots are part of the checkpoint: a run read back from its folder ends in the same bits."""
     algorithm = method(local=ADAPTIVE, server="fedadam")
     whole = list(rounds(algorithm, fed(engine), rounds=4, fraction=0.5))[-1].state
-    folder, there = RunFolder.create(tmp_path / "run", ""), fed(engine)
-    for done in rounds(algorithm, there, rounds=4, fraction=0.5):
-        folder.commit(done.index, done.state, *there.memory(), done.record)
-        if done.index == 1:
-            break
-    saved = folder.load(algorithm.state)
+    saved = stopped(algorithm, fed(engine), tmp_path / "run")
     assert saved.state.slots
     last = list(rounds(algorithm, fed(engine), rounds=4, fraction=0.5, saved=saved))[-1].state
-    folder.close()
     for part in ("models", "slots"):
         ours, theirs = (tree.named(getattr(state, part)) for state in (whole, last))
         assert ours.keys() == theirs.keys()
@@ -234,3 +244,17 @@ def test_answers_become_one_by_the_aggregate_of_the_settings(monkeypatch):
     one = u.Cohort(torch.tensor([sizes.index(max(sizes))]), 0)
     alone = there.map(train, one, work=LOCAL.work, shared={"model": tree.take(before.models, 0)}, **LOCAL.at(0))
     assert gap(tree.take(after.models, 0), tree.take(alone.answers["model"], 0)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["fedavg", "kmeans", "cfl", "flhc", "perfedavg"])
+def test_running_statistics_become_the_mean_whatever_the_rule(name):
+    """A rule moves what is trained alone: after a round, BatchNorm's mean and variance are those without a server."""
+    one = u.wrap(lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 8), nn.BatchNorm1d(8), nn.ReLU(),
+                                       nn.Linear(8, CLASSES)), SHAPE, CLASSES)
+    method = ALL[name].make(LOCAL, TRUTH)
+    plain, ruled = (play(made, ENGINES["loop"](one, tiny_population(), SEED), rounds=1)
+                    for made in (method, replace(method, server="fedadam")))
+    assert set(one.statistics) == {"2.running_mean", "2.running_var"}
+    for statistic in one.statistics:
+        assert torch.equal(plain.models[statistic][0], ruled.models[statistic][0])
+    assert gap({"w": plain.models["1.weight"][0]}, {"w": ruled.models["1.weight"][0]}) > 1e-4

@@ -3,7 +3,6 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -298,22 +297,20 @@ def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local,
     `server` is the rule by which a model follows that mean: a method that admits some passes its `server_rule`.
     """
     heard = train_from_clusters(fed, state, cohort, local, task, **options)
-    return averaged(state, heard, server, fed.net.trained)
+    return averaged(fed, state, heard, server)
 
 
-def averaged(state: AnyState, heard: Heard, server: Server = AT_ONCE,
-             acts_on: Collection[str] | None = None) -> AnyState:
+def averaged(fed: Federation, state: AnyState, heard: Heard, server: Server = AT_ONCE) -> AnyState:
     """The same state with each cluster's model moved to the size-weighted mean of its members' answers.
 
-    A server's rule, where there is one, moves the names in `acts_on` that the clients sent, by default all; others,
-    such as running statistics, become the mean.
+    A server's rule, where there is one, moves what is trained; running statistics become the mean.
     """
     labels, size = state.labels[heard.ids], heard.answers["size"]
     sent: Stack = heard.answers["model"]
     mean = means(sent, labels, size, state.models, AGGREGATES[server.aggregate])
     if server.rule == "none":
         return replace(state, models=mean)
-    moved = [name for name in sent if acts_on is None or name in acts_on]
+    moved = [name for name in sent if name in fed.net.trained]
     of = torch.bincount(labels[size.cpu() > 0], minlength=tree.count(state.models)) > 0  # which clusters were heard of
     models, slots = server.follow(state.models, mean, of, state.slots, moved)
     return replace(state, models=models, slots=slots)

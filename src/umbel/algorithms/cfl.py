@@ -76,7 +76,7 @@ class CFL(Algorithm):
             largest = torch.maximum(largest, norms)
             if cohort.round >= self.patience and self._should_split(norms, largest):
                 splitting.append(label)
-        after = replace(averaged(state, heard, self.server_rule), largest=largest)
+        after = replace(averaged(fed, state, heard, self.server_rule), largest=largest)
         for label in splitting:
             after = self._split(fed, after, state, cohort, label, heard.ids[own == label], updates[own == label])
         return after

@@ -58,7 +58,7 @@ class FedNova(Algorithm):
         mean = tree.mix(normalised, weights)
         models = tree.each(lambda old, new: (1 - float(weights.sum())) * old + new,
                            tree.part(state.models, normalised), mean)
-        return replace(state, models={**averaged(state, heard).models, **models})  # statistics take no steps
+        return replace(state, models={**averaged(fed, state, heard).models, **models})  # statistics take no steps
 
     def _length(self, steps: Tensor) -> Tensor:
         """a_i: what tau steps with momentum rho add up to, [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho)."""

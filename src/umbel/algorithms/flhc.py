@@ -41,7 +41,7 @@ class FLHC(OneShot):
             return super().round(fed, state, cohort)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
         anchor = tree.take(state.models, 0)
-        state = averaged(state, heard, self.server_rule, fed.net.trained)
+        state = averaged(fed, state, heard, self.server_rule)
         return self.group_by(fed, state, anchor, heard.ids, {"update": updates(fed, heard, anchor)})
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:

@@ -52,7 +52,7 @@ class KMeans(Algorithm):
         if "centres" in state.evidence:
             return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
-        sent, state = state.models, averaged(state, heard, self.server_rule)
+        sent, state = state.models, averaged(fed, state, heard, self.server_rule)
         return self.cluster(fed, state, sent, heard) if cohort.round >= self.pretrain - 1 else state
 
     def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:

@@ -97,4 +97,4 @@ class PerFedAvg(Algorithm):
             each={"model": Held(state.models, state.labels[cohort.ids])}, lr=self.local.lr,
             outer=self.outer * self.local.share(cohort.round), size=self.local.batch, hessian_free=parts == 3,
         )
-        return averaged(state, heard, self.server_rule)
+        return averaged(fed, state, heard, self.server_rule)

@@ -82,4 +82,4 @@ class Scaffold(Algorithm):
                         **self.local.at(cohort.round))
         change = tree.each(lambda leaf: leaf.sum(0), heard.answers["control"])
         control = tree.plus(state.control, change, 1 / len(fed.names))
-        return replace(state, models=averaged(state, heard).models, control=control)
+        return replace(state, models=averaged(fed, state, heard).models, control=control)
