@@ -191,6 +191,12 @@ class Objective(ABC):
         loss = self.row_loss(out, y)
         return loss.mean() if live is None else (loss * live).sum() / live.sum().clamp(min=1)
 
+    def _refuse_shape(self, y: NDArray[Any], what: str) -> None:
+        """Targets must be a row each, of the shape that one of them has."""
+        if y.shape[1:] != self.target:
+            raise UmbelError(f"The {what} must be (rows{''.join(f', {n}' for n in self.target)})."
+                             f" Got the shape {y.shape} instead.")
+
     def described(self) -> dict[str, Any]:
         """Plain words from which `objective_of` makes it again."""
         return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
@@ -308,7 +314,8 @@ class Classify(Objective):
         """Accuracy; balanced accuracy and macro F1 over the classes that are there; AUC, one class against the rest."""
         metrics: dict[str, float | None] = {"accuracy": float(sums["hits"]) / count if count else None}
         if "by_class" in sums:
-            right, present, guessed = sums["by_class"].cpu()[:, sums["by_class"].cpu()[1] > 0]
+            counts = sums["by_class"].cpu()
+            right, present, guessed = counts[:, counts[1] > 0]
             metrics["balanced_accuracy"] = float((right / present).mean()) if len(present) else None
             metrics["macro_f1"] = float((2 * right / (present + guessed)).mean()) if len(present) else None
         if "histogram" in sums:
@@ -389,9 +396,7 @@ class Regress(Objective):
         y = np.asarray(y)
         if y.dtype.kind not in "iuf":
             raise UmbelError(f"The targets of {of} must be numbers. Got {y.dtype} instead.")
-        if y.shape[1:] != self.target:
-            raise UmbelError(f"The targets of {of} must be (rows{''.join(f', {n}' for n in self.target)})."
-                             f" Got the shape {y.shape} instead.")
+        self._refuse_shape(y, f"targets of {of}")
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
             stored = y.astype(np.float32)
         wrong = np.flatnonzero(~np.isfinite(stored.reshape(len(y), -1)).all(1))
@@ -494,9 +499,7 @@ class NextToken(Objective):
         y = np.asarray(y)
         if y.dtype.kind not in "iu":
             raise UmbelError(f"The tokens of {of} must be whole numbers. Got {y.dtype} instead.")
-        if y.shape[1:] != self.target:
-            raise UmbelError(f"The target tokens of {of} must be (rows{''.join(f', {n}' for n in self.target)})."
-                             f" Got the shape {y.shape} instead.")
+        self._refuse_shape(y, f"target tokens of {of}")
         wrong = np.argwhere((y.astype(np.int64) < NO_TOKEN) | (y >= self.vocabulary))
         if len(wrong):
             place = tuple(wrong[0].tolist())
