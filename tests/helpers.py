@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,6 +41,8 @@ from umbel.engines import LoopEngine, Simulator
 from umbel.federation.door import Answered, Call, Cohort, Federation, NobodyAnswered, Silent
 from umbel.nets.model import Model
 from umbel.nets.wrap import wrap
+from umbel.runs.checkpoint import RunFolder, Saved
+from umbel.runs.run import rounds
 from umbel.tree import Params
 
 CLASSES, SHAPE, SEED = 3, (1, 3, 3), 5
@@ -196,6 +199,19 @@ def play(algorithm: Algorithm, fed: Federation, rounds: int = 3, ids: tuple[int,
         placed = [i for i in (ids or range(len(fed.names))) if fed.online[i] and state.labels[i] >= 0]
         state = algorithm.round(fed, state, Cohort(torch.tensor(placed), index))
     return state
+
+
+def stopped(algorithm: Algorithm, fed: Federation, path: Path) -> Saved:
+    """What a run of four rounds with half the clients leaves in its folder when it is stopped after the second."""
+    folder = RunFolder.create(path, "")
+    for done in rounds(algorithm, fed, rounds=4, fraction=0.5):
+        folder.commit(done.index, done.state, *fed.memory(), done.record)
+        if done.index == 1:
+            break
+    saved = folder.load(algorithm.state)
+    folder.close()
+    assert saved is not None
+    return saved
 
 
 def without(fed: Federation, *ids: int) -> Federation:

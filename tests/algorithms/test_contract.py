@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import ALL, ASKED, ENGINES, LOCAL, SEED, SIZES, TRUTH, gap, models_by_name, play, silence, without
+from helpers import ALL, ASKED, ENGINES, LOCAL, SEED, SIZES, TRUTH, gap, models_by_name, play, silence, stopped, without
 from helpers import tiny_model as model
 from helpers import tiny_population as people
 
@@ -18,7 +18,6 @@ from umbel.federation import ledger
 from umbel.federation.door import Cohort
 from umbel.federation.scoring import score
 from umbel.runs import evaluate
-from umbel.runs.checkpoint import RunFolder
 from umbel.runs.run import rounds
 
 methods = pytest.mark.parametrize("name", ALL)
@@ -90,15 +89,8 @@ def test_stop_and_resume_equals_uninterrupted(name, engine, tmp_path):
 
     whole_fed = fresh()
     whole = list(rounds(algorithm, whole_fed, rounds=4, fraction=0.5))[-1]
-    folder = RunFolder.create(tmp_path / "run", "")
-    fed = fresh()
-    for done in rounds(algorithm, fed, rounds=4, fraction=0.5):
-        folder.commit(done.index, done.state, *fed.memory(), done.record)
-        if done.index == 1:
-            break
-    again = fresh()
-    last = list(rounds(algorithm, again, rounds=4, fraction=0.5, saved=folder.load(algorithm.state)))[-1]
-    folder.close()
+    saved, again = stopped(algorithm, fresh(), tmp_path / "run"), fresh()
+    last = list(rounds(algorithm, again, rounds=4, fraction=0.5, saved=saved))[-1]
     assert torch.equal(tree.flat(whole.state.models), tree.flat(last.state.models))
     assert torch.equal(whole.state.labels, last.state.labels)
     old, new = (models_by_name(each, last.state) for each in (whole_fed, again))

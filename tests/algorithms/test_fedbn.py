@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import CLASSES, LOCAL, SEED, SIZES, gap, play, tiny_population
+from helpers import CLASSES, LOCAL, SEED, SIZES, gap, play, stopped, tiny_population
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -19,7 +19,6 @@ from umbel.federation.door import Cohort
 from umbel.nets.model import Model
 from umbel.nets.wrap import wrap
 from umbel.runs import evaluate
-from umbel.runs.checkpoint import RunFolder
 from umbel.runs.result import finish
 from umbel.runs.run import rounds
 
@@ -108,14 +107,8 @@ def test_norms_survive_a_stop(tmp_path):
     """A run read back from its folder ends in the same bits, those of private norms included."""
     algorithm, whole = FedBN(local=LOCAL), fresh()
     last = list(rounds(algorithm, whole, rounds=4, fraction=0.5))[-1]
-    folder, fed = RunFolder.create(tmp_path / "run", ""), fresh()
-    for done in rounds(algorithm, fed, rounds=4, fraction=0.5):
-        folder.commit(done.index, done.state, *fed.memory(), done.record)
-        if done.index == 1:
-            break
-    again = fresh()
-    end = list(rounds(algorithm, again, rounds=4, fraction=0.5, saved=folder.load(algorithm.state)))[-1]
-    folder.close()
+    saved, again = stopped(algorithm, fresh(), tmp_path / "run"), fresh()
+    end = list(rounds(algorithm, again, rounds=4, fraction=0.5, saved=saved))[-1]
     assert gap(last.state.models, end.state.models) == 0
     old, new = whole.memory()[0], again.memory()[0]
     assert all(gap(old[name]["norms"], new[name]["norms"]) == 0 for name in old)
