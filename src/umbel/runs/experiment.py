@@ -171,6 +171,8 @@ class Experiment:
 
     def _changed(self, plan: Plan, dataset: Dataset) -> Plan:
         """The plan with the events of `change`; they count places as joins and leaves do, after the shuffle."""
+        if not self.change:
+            return plan
         n, y = len(plan.train), np.concatenate([dataset.y_train, dataset.y_test])
         order = self._shuffled(n) if self.shuffle else np.arange(n)
         return replace(plan, events=(*plan.events, *events.changes(self.change, plan, y, order)))
