@@ -21,9 +21,9 @@ from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.scoring import score
 from umbel.federation.training import train
+from umbel.files import read_json
 from umbel.nets.model import Model
 from umbel.nets.wrap import build
-from umbel.runs.checkpoint import read_json
 from umbel.runs.experiment import Experiment
 from umbel.runs.run import rounds
 from umbel.runs.session import Session, run

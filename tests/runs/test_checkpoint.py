@@ -17,8 +17,9 @@ import torch
 
 from umbel.algorithms import ALGORITHMS, State
 from umbel.errors import UmbelError
+from umbel.files import read_json, write_json
 from umbel.runs import checkpoint
-from umbel.runs.checkpoint import RunFolder, read_json, write_json
+from umbel.runs.checkpoint import RunFolder
 from umbel.runs.experiment import Experiment
 from umbel.runs.session import Session
 

@@ -9,7 +9,7 @@ import pytest
 import umbel
 from umbel import cli
 from umbel.data.sources import open_dataset
-from umbel.runs.checkpoint import read_json
+from umbel.files import read_json
 from umbel.runs.newcomer import admit
 
 SETTINGS = ["--scenario", "rotation-4", "--clients", "12", "--rounds", "6", "--epochs", "5", "--device", "cpu", "-q"]

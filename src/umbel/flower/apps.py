@@ -20,13 +20,14 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from umbel.errors import UmbelError
+from umbel.files import write_json
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.roster import ROSTER, Sites
 from umbel.flower.server import Clock, Patience
 from umbel.nets.model import Model
 from umbel.nets.wrap import build
 from umbel.runs import screen
-from umbel.runs.checkpoint import RunFolder, write_json
+from umbel.runs.checkpoint import RunFolder
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import read_toml, to_toml
 from umbel.runs.result import environment

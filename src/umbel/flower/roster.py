@@ -13,10 +13,10 @@ from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Heard
 from umbel.federation.provenance import Provenance
 from umbel.federation.tasks import Task
+from umbel.files import read_json, write_json
 from umbel.flower.server import FlowerFederation, log
 from umbel.flower.wire import fingerprint
 from umbel.nets.model import Model
-from umbel.runs.checkpoint import read_json, write_json
 
 ROSTER = "roster.json"
 

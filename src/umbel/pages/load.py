@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from umbel.errors import UmbelError
+from umbel.files import read_json
 from umbel.nets.objective import Metric
-from umbel.runs.checkpoint import read_clusters, read_json, read_records, read_result
+from umbel.runs.checkpoint import read_clusters, read_records, read_result
 from umbel.runs.evaluate import STARTS
 from umbel.runs.schema import READ, SCHEMA
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from umbel.files import write_atomically
+from umbel.files import write_atomically, write_json
 from umbel.reproduce import cost
 from umbel.reproduce.measures import MEASURES, Finished
 from umbel.reproduce.selection import sets_of
 from umbel.reproduce.table import Printed, Table, TableCell
-from umbel.runs.checkpoint import write_json
 
 NOT_RUN = "not run"
 

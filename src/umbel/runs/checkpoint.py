@@ -27,22 +27,9 @@ from safetensors.torch import save as save_tensors
 from umbel import tree
 from umbel.algorithms.base import State
 from umbel.errors import UmbelError
-from umbel.files import write_atomically
+from umbel.files import read_json, write_atomically, write_json
 from umbel.runs import schema
 from umbel.tree import Tree
-
-
-def write_json(path: Path, value: Any) -> None:
-    """JSON for people: indented. Not-a-number is no JSON and is refused."""
-    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    """JSON from a file of ours."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UmbelError(f"The file {path} must hold JSON as umbel writes it. It cannot be read: {error}.") from error
 
 
 def read_result(folder: Path) -> Any:

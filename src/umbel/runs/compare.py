@@ -13,8 +13,8 @@ from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
-from umbel.files import write_atomically
-from umbel.runs.checkpoint import read_result, write_json
+from umbel.files import write_atomically, write_json
+from umbel.runs.checkpoint import read_result
 from umbel.runs.evaluate import STARTS
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable, settings_of

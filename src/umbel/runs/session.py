@@ -13,11 +13,12 @@ from umbel.errors import UmbelError
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.federation.uplink import Uplink, written
+from umbel.files import read_json, write_json
 from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
 from umbel.nets.wrap import build, wrap
-from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_clusters, read_json, read_result, write_json
+from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_clusters, read_result
 from umbel.runs.experiment import Experiment, Network, algorithm_of
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, settings_of, to_toml
