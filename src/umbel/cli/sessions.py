@@ -9,8 +9,8 @@ from umbel.cli.base import console, cores, fail, say
 from umbel.errors import UmbelError
 from umbel.runs import compare as comparison
 from umbel.runs import screen
-from umbel.runs.checkpoint import read_result
 from umbel.runs.experiment import Experiment
+from umbel.runs.schema import read_result
 from umbel.runs.session import Session, same_recipe
 
 

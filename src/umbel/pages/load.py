@@ -16,9 +16,8 @@ from safetensors import SafetensorError, safe_open
 from umbel.errors import UmbelError
 from umbel.files import read_json
 from umbel.nets.objective import Metric
-from umbel.runs.checkpoint import read_clusters, read_records, read_result
 from umbel.runs.evaluate import STARTS
-from umbel.runs.schema import READ, SCHEMA
+from umbel.runs.schema import READ, SCHEMA, read_clusters, read_records, read_result
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from umbel.nets.objective import Metric
 from umbel.reproduce import cost
-from umbel.runs.checkpoint import read_clusters, read_records, read_result
 from umbel.runs.experiment import Experiment
+from umbel.runs.schema import read_clusters, read_records, read_result
 
 NEAR = 0.01  # a curve has converged when it stays within a point of its end
 

@@ -28,29 +28,8 @@ from umbel import tree
 from umbel.algorithms.base import State
 from umbel.errors import UmbelError
 from umbel.files import read_json, write_atomically, write_json
-from umbel.runs import schema
+from umbel.runs.schema import record_from
 from umbel.tree import Tree
-
-
-def read_result(folder: Path) -> Any:
-    """result.json of a run folder, in today's words."""
-    info = read_json(folder / "result.json")
-    return schema.result_of(info) if isinstance(info, dict) else info
-
-
-def read_clusters(folder: Path) -> Any:
-    """clusters.json of a run folder, in today's words."""
-    return schema.clusters_of(read_json(folder / "clusters.json"))
-
-
-def read_records(folder: Path) -> list[dict[str, Any]]:
-    """rounds.jsonl of a run folder, in today's words."""
-    return [record_from(line) for line in (folder / "rounds.jsonl").read_bytes().splitlines()]
-
-
-def record_from(line: bytes) -> dict[str, Any]:
-    """One line of rounds.jsonl."""
-    return schema.record_of(json.loads(line))
 
 
 def to_bytes(values: Tree) -> bytes:

@@ -14,11 +14,11 @@ from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.files import write_atomically, write_json
-from umbel.runs.checkpoint import read_result
 from umbel.runs.evaluate import STARTS
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable, settings_of
 from umbel.runs.result import Result, data_frame
+from umbel.runs.schema import read_result
 from umbel.runs.session import Session, load, play, run, same_recipe
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
-from umbel.runs.checkpoint import last_saved, read_result
+from umbel.runs.checkpoint import last_saved
 from umbel.runs.experiment import Experiment
+from umbel.runs.schema import read_result
 from umbel.tree import Held, Params, Stack
 
 MIXED = (3, 32, 32)  # images of a scenario that brings several data sets

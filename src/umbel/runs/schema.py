@@ -1,17 +1,41 @@
 """What version 2 of a run folder's files says, and version 1 in its words.
 
 Version 1, of umbel 0.1, knew accuracy alone: it said `accuracy` where there is `score` now, named no metric, and pooled
-nothing. Files are put into today's words once, where they are read (`runs/checkpoint.py`).
+nothing. Files are put into today's words once, where they are read, here.
 """
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from umbel.files import read_bytes, read_json
 from umbel.nets.objective import ACCURACY
 
 SCHEMA = 2
 READ = (1, SCHEMA)
 Json = dict[str, Any]
+
+
+def read_result(folder: Path) -> Any:
+    """result.json of a run folder, in today's words."""
+    info = read_json(folder / "result.json")
+    return result_of(info) if isinstance(info, dict) else info
+
+
+def read_clusters(folder: Path) -> Any:
+    """clusters.json of a run folder, in today's words."""
+    return clusters_of(read_json(folder / "clusters.json"))
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """rounds.jsonl of a run folder, in today's words."""
+    return [record_from(line) for line in read_bytes(folder / "rounds.jsonl").splitlines()]
+
+
+def record_from(line: bytes) -> dict[str, Any]:
+    """One line of rounds.jsonl."""
+    return record_of(json.loads(line))
 
 
 def record_of(record: Json) -> Json:

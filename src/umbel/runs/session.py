@@ -18,12 +18,13 @@ from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
 from umbel.nets.wrap import build, wrap
-from umbel.runs.checkpoint import RunFolder, Saved, last_saved, read_clusters, read_result
+from umbel.runs.checkpoint import RunFolder, Saved, last_saved
 from umbel.runs.experiment import Experiment, Network, algorithm_of
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, settings_of, to_toml
 from umbel.runs.result import Result, environment, finish, recipe_of
 from umbel.runs.run import Round, best_of, better, rounds
+from umbel.runs.schema import read_clusters, read_result
 
 Watcher = Callable[[Round], Any]
 
