@@ -134,7 +134,7 @@ def bills(name: str) -> None:
 def resumes(name: str, folder: Path) -> None:
     algorithm = ALL[name].make(LOCAL, TRUTH)
     whole = list(rounds(algorithm, tiny(), rounds=4, fraction=0.5))[-1]
-    saved, fed = RunFolder.create(folder, ""), tiny()
+    saved, fed = RunFolder.create(folder, {}), tiny()
     for done in rounds(algorithm, fed, rounds=4, fraction=0.5):
         saved.commit(done.index, done.state, *fed.memory(), done.record)
         if done.index == 1:

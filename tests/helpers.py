@@ -203,7 +203,7 @@ def play(algorithm: Algorithm, fed: Federation, rounds: int = 3, ids: tuple[int,
 
 def stopped(algorithm: Algorithm, fed: Federation, path: Path) -> Saved:
     """What a run of four rounds with half the clients leaves in its folder when it is stopped after the second."""
-    folder = RunFolder.create(path, "")
+    folder = RunFolder.create(path, {})
     for done in rounds(algorithm, fed, rounds=4, fraction=0.5):
         folder.commit(done.index, done.state, *fed.memory(), done.record)
         if done.index == 1:

@@ -8,6 +8,10 @@ class UmbelError(ValueError):
     """A wrong input. The message names the thing, the rule and the value; the CLI prints it and exits with 2."""
 
 
+class UmbelWarning(UserWarning):
+    """Something that a person should know, though the work goes on: one sentence."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The question after the near spelling, or nothing where no known name is near."""
     near = get_close_matches(name, sorted(known), n=1)

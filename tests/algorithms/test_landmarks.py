@@ -92,7 +92,7 @@ def test_a_run_with_landmarks_goes_on_from_its_folder(tmp_path):
     """Resumed to the bit, and the evidence read back places newcomers as before."""
     method = made("fedclust", 3)
     whole = list(rounds(method, tiny(), rounds=4, fraction=0.5))[-1].state
-    folder, fed = RunFolder.create(tmp_path / "run", ""), tiny()
+    folder, fed = RunFolder.create(tmp_path / "run", {}), tiny()
     for done in rounds(method, fed, rounds=4, fraction=0.5):
         folder.commit(done.index, done.state, *fed.memory(), done.record)
         if done.index == 1:

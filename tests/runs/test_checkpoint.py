@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from umbel import files
 from umbel.algorithms import ALGORITHMS, State
 from umbel.errors import UmbelError
 from umbel.files import read_json, write_json
@@ -22,8 +22,6 @@ from umbel.runs import checkpoint
 from umbel.runs.checkpoint import RunFolder
 from umbel.runs.experiment import Experiment
 from umbel.runs.session import Session
-
-running = sys.modules[Session.__module__]  # `umbel.run` is the function of that name
 
 
 def experiment(method: str = "fedavg", **changes: Any) -> Experiment:
@@ -50,8 +48,13 @@ def outcome(folder: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("seconds")
-    hashes = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()
-              if path.name not in ("result.json", "rounds.jsonl", "env.json", "partition.npz")}
+    hashes: dict[str, Any] = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()
+              if path.name not in ("result.json", "rounds.jsonl", "env.json", "partition.npz", "checkpoint.json")}
+    checkpoint = read_json(folder / "checkpoint.json")
+    timed = ("lines", "seal")  # digests of what holds seconds
+    hashes["checkpoint.json"] = {name: value for name, value in checkpoint.items() if name not in timed}
+    hashes["checkpoint.json"]["files"] = {name: digest for name, digest in checkpoint["files"].items()
+                                          if name != "result.json"}
     return {"result": result, "rounds": lines, "files": hashes, "names": sorted(path.name for path in folder.iterdir())}
 
 
@@ -142,37 +145,42 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing may catch it to tidy up."""
 
 
+def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds here take milliseconds, and would share a checkpoint: let each have its own."""
+    monkeypatch.setattr(checkpoint, "SELDOM", 0.0)
+    monkeypatch.setattr(RunFolder, "_busy", RunFolder._wait)
+
+
 def kill_at(monkeypatch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
-    """Die in the middle of the n-th write, half of it on the disk; returns how many writes there were."""
+    """Die in the middle of the n-th write, half of it on the disk, and be dead; returns how many writes there were."""
     count = -1
-    whole_file, whole_line, whole_plan = checkpoint.write_atomically, RunFolder.write_line, running.save_plan
+    whole_file, whole_line = files.write_atomically, files.append
 
     def dies() -> bool:
         nonlocal count
         count += 1
+        if count > n >= 0:
+            raise Killed("dead already")
         return count == n
 
-    def write_file(path: Path, content: bytes) -> None:
+    def write_file(path: Path, content: Any, **rest: Any) -> str:
+        whole = content if isinstance(content, bytes) else b"".join(content)
         if dies():
-            path.with_name(f".{path.name}.part").write_bytes(content[: len(content) // 2])
+            path.with_name(f".{path.name}.{'0' * 16}.part").write_bytes(whole[: len(whole) // 2])
             raise Killed(path.name)
-        whole_file(path, content)
+        return whole_file(path, whole, **rest)
 
-    def write_line(folder: RunFolder, record: dict[str, Any]) -> None:
+    def add(path: Path, content: bytes) -> None:
         if dies():
-            with (folder.path / "rounds.jsonl").open("a") as lines:
-                lines.write(json.dumps(record)[:40])
-            raise Killed("rounds.jsonl")
-        whole_line(folder, record)
-
-    def save_plan(path: Path, plan: Any) -> None:
-        if dies():
+            with path.open("ab") as lines:
+                lines.write(content[: len(content) // 2])
             raise Killed(path.name)
-        whole_plan(path, plan)
+        whole_line(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_atomically", write_file)
-    monkeypatch.setattr(RunFolder, "write_line", write_line)
-    monkeypatch.setattr(running, "save_plan", save_plan)
+    for module in (files, checkpoint):
+        monkeypatch.setattr(module, "write_atomically", write_file)
+    monkeypatch.setattr(files, "append", add)
+    every_round(monkeypatch)
     return lambda: count + 1
 
 
@@ -190,7 +198,7 @@ def test_a_kill_inside_any_write_harms_nothing(tmp_path: Path, monkeypatch: pyte
         folder = tmp_path / f"killed-{n}"
         with monkeypatch.context() as patch:
             kill_at(patch, n)
-            with pytest.raises(Killed):
+            with suppress(Killed):  # in the writer's thread it shows later
                 play(Session.start(asked, folder))
         for handle in _descriptors() - handles:
             os.close(handle)  # as the end of a process does
@@ -214,15 +222,15 @@ def test_evidence_belongs_to_its_round(tmp_path: Path, monkeypatch: pytest.Monke
     def state(value: float) -> State:
         return State({"w": torch.full((1, 2), value)}, torch.tensor([0]), {"norm": torch.tensor(value)})
 
-    folder = RunFolder.create(tmp_path / "run", "")
+    folder = RunFolder.create(tmp_path / "run", {})
     first = state(1.0)
     folder.commit(-1, first, {}, {}, {"round": -1})
-    folder.commit(0, replace(first, models={"w": torch.full((1, 2), 2.0)}), {}, {}, {"round": 0})
+    folder.commit(0, replace(first, models={"w": torch.full((1, 2), 2.0)}), {}, {}, {"round": 0}, wait=True)
     assert [path.name for path in folder.path.glob("evidence*")] == ["evidence--1.safetensors"]  # not written twice
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_json", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
-            folder.commit(1, state(3.0), {}, {}, {"round": 1})
+            folder.commit(1, state(3.0), {}, {}, {"round": 1}, wait=True)
     folder.close()
     again = RunFolder.open(tmp_path / "run")
     saved = again.load(State)
@@ -263,9 +271,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "checkpoint not text": (lambda at: (at / "checkpoint.json").write_bytes(b"\xff"), "checkpoint.json must hold JSON"),
     "checkpoint missing": (lambda at: (at / "checkpoint.json").unlink(), "checkpoint.json must say where the run"),
     **{f"checkpoint {value}": (lambda at, value=value: damage_json(at / "checkpoint.json", value),
-                               "checkpoint.json must be as umbel writes it")
-       for value in ({}, [], 3, {"round": 2, "files": {}, "memory_rounds": {}},
-                     {"round": None, "files": {"state-2.safetensors": ""}, "memory_rounds": {}})},
+                               "checkpoint.json must be as umbel wrote it")
+       for value in ({}, [], 3, {"round": 2, "files": {}, "memory_rounds": {}, "seal": ""})},
     "recipe not TOML": (lambda at: (at / "recipe.toml").write_text("="), "recipe.toml must be TOML"),
     "partition cut": (lambda at: cut(at / "partition.npz"), "must be a partition that umbel saved"),
 }
@@ -335,12 +342,12 @@ def test_a_folder_in_use_is_refused(stopped: dict[str, bytes], tmp_path: Path) -
 
 def test_a_new_folder_is_locked_from_its_first_moment(tmp_path: Path) -> None:
     """Of two runs that start in the same folder one is refused."""
-    first = RunFolder.create(tmp_path / "run", "")
+    first = RunFolder.create(tmp_path / "run", {})
     with pytest.raises(UmbelError, match="in use by another process"):
-        RunFolder.create(tmp_path / "run", "")
+        RunFolder.create(tmp_path / "run", {})
     first.close()
     with pytest.raises(UmbelError, match="must be new or empty"):
-        RunFolder.create(tmp_path / "run", "")
+        RunFolder.create(tmp_path / "run", {})
 
 
 def test_json_never_holds_what_is_not_a_number(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def admit(
     Example: umbel admit runs/pacfl-digits-rotation-4-s0 client.npz --fine-tune 5 --save model.safetensors
     """
     from umbel.runs import newcomer  # brings torch
-    from umbel.runs.checkpoint import to_bytes
+    from umbel.runs.tensors import to_bytes
 
     placed = newcomer.admit(run, file, name, fine_tune)
     if placed.members:

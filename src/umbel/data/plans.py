@@ -1,7 +1,7 @@
 """What a scenario drew, as row numbers and names only: it can be saved, and made into clients again."""
 
+import io
 import json
-import os
 import zipfile
 import zlib
 from dataclasses import asdict, dataclass
@@ -18,6 +18,7 @@ from umbel.data.shift import Images
 from umbel.data.sources import Dataset
 from umbel.errors import UmbelError
 from umbel.fields import check, choice, number
+from umbel.files import make_folder, write_atomically
 
 SCHEMA = 2  # of the file; a plan of schema 1 has no events, and does not say how the partition alone groups
 
@@ -167,7 +168,12 @@ def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
 
 def save_plan(path: str | Path, plan: Plan) -> None:
     """Write a plan as npz; a file that is there already is replaced only when the new one is whole."""
-    path = Path(path)
+    make_folder(Path(path).parent)
+    write_atomically(Path(path), plan_bytes(plan))
+
+
+def plan_bytes(plan: Plan) -> bytes:
+    """A plan as npz. Equal plans give equal bytes."""
     events = [{name: np.asarray(value).tolist() if name in ("train", "test") and value is not None else value
                for name, value in asdict(event).items()} for event in plan.events]
     about = {"plan": SCHEMA, "classes": plan.classes, "test_mode": plan.test_mode, "facts": plan.facts,
@@ -178,16 +184,9 @@ def save_plan(path: str | Path, plan: Plan) -> None:
     for which, rows in (("train", plan.train), ("test", plan.test)):
         arrays[f"{which}_rows"] = np.concatenate(rows)
         arrays[f"{which}_ends"] = np.cumsum([len(part) for part in rows])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -103,6 +103,8 @@ Watch: TypeAlias = Callable[[str, int, int], None]  # phase, clients done, clien
 
 class Federation(ABC):
     """Clients that can be asked to do a task. Algorithms see nothing else of the world."""
+
+    memory_is_here: ClassVar[bool] = True  # sites keep two rounds of theirs: no more than the last may be done again
 
     def __init__(self, net: Model, names: list[str], seed: int, device: torch.device) -> None:
         self.net = net

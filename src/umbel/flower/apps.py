@@ -20,7 +20,6 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from umbel.errors import UmbelError
-from umbel.files import write_json
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.roster import ROSTER, Sites
 from umbel.flower.server import Clock, Patience
@@ -29,10 +28,9 @@ from umbel.nets.wrap import build
 from umbel.runs import screen
 from umbel.runs.checkpoint import RunFolder
 from umbel.runs.experiment import Experiment
-from umbel.runs.recipe import read_toml, to_toml
-from umbel.runs.result import environment
 from umbel.runs.run import Round
-from umbel.runs.session import Session, described
+from umbel.runs.sealed import Sealed
+from umbel.runs.session import Session, describe
 
 __all__ = ["CONFIG", "Patience", "client_app", "server_app"]
 
@@ -150,11 +148,10 @@ def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None,
     about = {name: config[name] for name in ("model", "shape", "classes", "mean", "std")} if model is None else {}
     path = Path(config["out"] or Path.home() / "umbel-runs" / f"{experiment.method}-{number}").expanduser().absolute()
     recipe = {name: value for name, value in asdict(experiment).items() if name in IN_RECIPE}
-    folder = RunFolder.create(path, to_toml({"data": "own", "engine": "flower", **about, **recipe}))
+    folder = RunFolder.create(path, {"data": "own", "engine": "flower", **about, **recipe})
     fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock)
     fed.write_down()
-    write_json(path / "env.json", environment(fed))
-    write_json(path / "model.json", described(net))
+    describe(folder, fed)
     return Session(fed, experiment.algorithm(), experiment.options, folder)
 
 
@@ -162,7 +159,7 @@ def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | Non
     path = Path(config["resume"]).expanduser().absolute()
     folder = RunFolder.open(path)
     try:
-        recipe = read_toml(path / "recipe.toml")
+        recipe = Sealed(path).recipe()
         if recipe.get("data") != "own" or not (path / ROSTER).exists():
             raise UmbelError(f"The run in {path} was not run on sites: resume it with umbel run --resume.")
         if (path / "result.json").exists():
@@ -170,6 +167,7 @@ def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | Non
         experiment = Experiment(engine="flower", **{name: recipe[name] for name in IN_RECIPE if name in recipe})
         net = model or model_of(recipe)
         fed = Sites.again(path, net, grid, experiment.seed, patience=_patience(config), clock=clock)
+        describe(folder, fed)
         saved = folder.load(experiment.algorithm().state)
     except BaseException:
         folder.close()

@@ -27,6 +27,8 @@ class Sites(FlowerFederation):
     Names are only added, and written before a state can have their rows; so any checkpoint fits the list.
     """
 
+    memory_is_here = False
+
     def __init__(self, folder: Path, net: Model, grid: Grid, seed: int, run: str, **rest: Any) -> None:
         super().__init__(net, grid, seed, run=run, **rest)
         self.roster = folder / ROSTER

@@ -1,48 +1,43 @@
 """A run folder: written so that a kill at any moment leaves something that can be resumed.
 
-    recipe.toml  env.json  partition.npz      written once, before the first round
+    recipe.toml                               what is to be done
+    env.json  model.json  partition.npz       written once, before the first round
+    checkpoint.json                           what belongs to the newest round on disk, with digests; renamed last
     rounds.jsonl                              one line a round
-    model.json                                the network's name, shape and normalisation
-    state-<r>.safetensors memory-<r>...       the newest round; checkpoint.json names them, and is renamed last
+    state-<r>.safetensors memory-<r>...       the newest round's
     best-<r>.safetensors                      the state of the best round so far, where that one is kept
     evidence-<r>.safetensors                  why the clusters are what they are; rewritten when that changes
     result.json clusters.json state.safetensors memory.safetensors evidence.safetensors     at the end
 
-Nothing here is a pickle.
+Nothing here is a pickle. A thread writes, beside the next rounds' work, not oftener than once a second: rounds that are
+quicker share a checkpoint. A kill costs the rounds since the last one, which are done again and end in the same bits.
 """
 
 import fcntl
 import json
 import os
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from hashlib import blake2b
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 
-from umbel import tree
+from umbel import files, tree
 from umbel.algorithms.base import State
 from umbel.errors import UmbelError
-from umbel.files import read_json, write_atomically, write_json
-from umbel.runs.schema import record_from
+from umbel.files import Digest, json_bytes, make_folder, there, write_atomically, write_json
+from umbel.runs.recipe import plain, to_toml
+from umbel.runs.schema import SCHEMA, record_from
+from umbel.runs.sealed import AGAIN, CHECKPOINT, Sealed, sealed
+from umbel.runs.tensors import at_hand, from_bytes, pieces
 from umbel.tree import Tree
 
-
-def to_bytes(values: Tree) -> bytes:
-    """A tree as safetensors. Equal trees give equal bytes: there is no metadata."""
-    return save_tensors({name: leaf.cpu().contiguous().clone() for name, leaf in tree.named(values).items()})
-
-
-def from_bytes(content: bytes, path: Path) -> Tree:
-    """Undo `to_bytes`."""
-    try:
-        return tree.nested(load_tensors(content))
-    except SafetensorError as error:
-        raise UmbelError(f"The file {path} must be a safetensors file. It cannot be read: {error}.") from error
+EVERY, SELDOM = 1.0, 30.0  # seconds between checkpoints, at least and at most; a tenth of the time may go into them
+KINDS = ("state", "memory", "evidence", "best")  # of safetensors files, fields of `Unwritten`
+PRIVATE = ("memory", "evidence", "best")  # clients' models and signatures are for the owner's eyes
 
 
 def state_tree(state: State, evidence: bool = False) -> Tree:
@@ -73,165 +68,302 @@ class Saved:
         return replace(self.state, **models)
 
 
+@dataclass(frozen=True)
+class Unwritten:
+    """What the next checkpoint will hold: the newest round, and what else is new."""
+
+    round: int
+    state: Tree
+    memory: Tree
+    memory_rounds: dict[str, int]
+    evidence: Tree | None = None  # None = as it was
+    best: Tree | None = None
+    best_round: int = -1
+
+
 class RunFolder:
     """One run on disk, and the lock on it."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, recipe: Mapping[str, Any]) -> None:
         self.path = path
-        self._lock = lock
-        self._evidence: Tree = {}  # as it was last written ...
-        self._evidence_file: dict[str, str] = {}  # ... to this file, with its digest
-        self._best_file: dict[str, str] = {}  # the same of the best round's state
+        self._lock: int | None = lock
+        self._bound: dict[str, Any] = {"recipe": plain(recipe), "partition_hash": None, "versions": {}}
+        self._fixed: dict[str, str] = {}  # files that are written once, with their digests
+        self._lines, self._length, self._digest = 0, 0, files.digester()  # of rounds.jsonl
+        self._evidence: Tree = {}  # as it was last handed over
+        self._written: dict[str, dict[str, str]] = {}  # by kind: the file on disk, with its digest
+        self._next: Unwritten | None = None
+        self._new_lines: list[bytes] = []
+        self._writer: Thread | None = None
+        self._trouble: BaseException | None = None
+        self._rests_until = 0.0
 
     @classmethod
-    def create(cls, path: Path, recipe: str) -> "RunFolder":
+    def create(cls, path: Path, recipe: Mapping[str, Any]) -> "RunFolder":
         """A fresh folder with its recipe in it; one that holds anything is refused and left as it was."""
+        make_folder(path, advice="Change --out")
+        folder = cls(path, _locked(path), recipe)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UmbelError(f"The run folder {path} cannot be made: {error.strerror}. Change --out.") from error
-        folder = cls(path, _locked(path))
-        if any(file.name != ".recipe.toml.part" for file in path.iterdir()):  # what a kill in this function leaves
+            files.clear_leftovers(path)  # of a kill in this function
+            if any(path.iterdir()):
+                raise UmbelError(f"The run folder {path} must be new or empty, and it is not: choose another with"
+                                 " --out, or go on with it by --resume.")
+            write_atomically(path / "recipe.toml", to_toml(recipe).encode())
+        except BaseException:
             folder.close()
-            raise UmbelError(
-                f"The run folder {path} must be new or empty, and it is not: choose another with --out,"
-                " or go on with it by --resume."
-            )
-        write_atomically(path / "recipe.toml", recipe.encode())
+            raise
         return folder
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run folder, to go on with."""
+        """An existing run folder, to go on with. Its recipe must be the one that it was begun with."""
         if not (path / "recipe.toml").is_file():
             raise UmbelError(f"There is no run to resume in {path}: a run folder holds recipe.toml.")
-        return cls(path, _locked(path))
+        lock = _locked(path)
+        try:
+            seal = Sealed(path)
+            if not seal.checkpoint and there(path / "rounds.jsonl") and seal.lines().count(b"\n") > 1:
+                raise UmbelError(f"The file {path / CHECKPOINT} must say where the run stopped. It is missing."
+                                 f" {AGAIN}.")
+            folder = cls(path, lock, seal.recipe())
+            files.clear_leftovers(path)
+            return folder
+        except BaseException:
+            os.close(lock)
+            raise
 
-    def change(self, recipe: str) -> None:
-        """Another recipe for what is still to come. A result is not one any more, and goes first: after a kill between
-        the two, the old recipe makes it again.
+    def describe(self, about: Mapping[str, bytes], partition_hash: str | None, versions: Mapping[str, str]) -> str:
+        """Write what stays the same, and bind the folder to it, before there is any round.
+
+        Of a folder that is bound already it is checked instead; what it was begun with that is not so now, and may
+        change bits, is returned as a sentence.
         """
-        (self.path / "result.json").unlink(missing_ok=True)
-        (self.path / "clusters.json").unlink(missing_ok=True)
-        write_atomically(self.path / "recipe.toml", recipe.encode())
+        seal = Sealed(self.path)
+        if seal.binds:
+            self._refuse_other_rows(seal.checkpoint["partition_hash"], partition_hash)
+            self._fixed = {name: digest for name, digest in seal.files.items() if name in about}
+            for name in self._fixed:
+                seal.read(name)
+        else:  # what a run had before its first checkpoint is made anew
+            old = [name for name in about if seal.checkpoint and there(self.path / name)]
+            self._fixed = {name: files.digest_of(files.read_bytes(self.path / name)) if name in old
+                           else write_atomically(self.path / name, content) for name, content in about.items()}
+        self._bound |= {"partition_hash": partition_hash, "versions": dict(versions)}
+        if not seal.checkpoint:
+            self._write_checkpoint(None, {}, {})
+        other = [f"{name} {begun}, now {versions[name]}" for name, begun in seal.versions().items()
+                 if name in ("umbel", "torch") and begun != versions.get(name)]
+        return f"The run in {self.path} was begun with {' and '.join(other)}." if other else ""
+
+    def _refuse_other_rows(self, begun: str | None, now: str | None) -> None:
+        if begun != now:
+            raise UmbelError(f"The run in {self.path} was begun on other data: the digest of clients' rows was {begun},"
+                             f" and is {now}. Give it the same data (--data-dir), or start again with another --out.")
+
+    def change(self, recipe: Mapping[str, Any]) -> None:
+        """Another number of rounds for what is still to come, once the checkpoint says that there may be one.
+
+        A result is not one any more, and goes first: after a kill in between, the old recipe makes it again.
+        """
+        files.remove(self.path / "result.json")
+        files.remove(self.path / "clusters.json")
+        old = Sealed(self.path)
+        if old.binds:
+            left = {name: digest for name, digest in old.files.items() if name not in ("result.json", "clusters.json")}
+            now = {"files": left, "recipe": self._bound["recipe"], "prolonged": recipe["rounds"]}
+            write_json(self.path / CHECKPOINT, sealed({**old.checkpoint, **now}))
+        write_atomically(self.path / "recipe.toml", to_toml(recipe).encode())
+        self._bound["recipe"] = plain(recipe)
 
     def close(self) -> None:
-        """Give the lock back."""
-        os.close(self._lock)
+        """Write what is not on disk yet, as far as that can be done, and give the lock back."""
+        if self._lock is None:
+            return
+        try:
+            self.flush()
+        except UmbelError:
+            pass  # whoever closes after an error has another to tell; who wants to know calls `flush` first
+        finally:
+            os.close(self._lock)
+            self._lock = None
+
+    # Rounds
 
     def commit(self, round: int, state: State, memory: Tree, memory_rounds: dict[str, int],
-               record: dict[str, Any] | None, best: bool = False) -> None:
-        """Make a round durable: its files and its line first, the checkpoint that names them last.
+               record: dict[str, Any], best: bool = False, wait: bool = False) -> None:
+        """Keep a round, soon or, with `wait`, before this returns.
 
         `best`: this is the best round so far, and its state is kept until there is a better one.
         """
+        before = self._next
+        new = Unwritten(round, state_tree(state), memory, memory_rounds)
+        if before is not None:  # rounds that share a checkpoint
+            new = replace(new, evidence=before.evidence, best=before.best, best_round=before.best_round)
         if best:
-            self._best_file = self._write("best", round, state_tree(state, evidence=True))
+            new = replace(new, best=state_tree(state, evidence=True), best_round=round)
         if state.evidence is not self._evidence:
-            self._evidence, self._evidence_file = state.evidence, self._write("evidence", round, state.evidence)
-        files = {
-            **self._write("state", round, state_tree(state)), **self._write("memory", round, memory),
-            **self._evidence_file, **self._best_file,
-        }
-        if record is not None:
-            self.write_line(record)
-        write_json(self.path / "checkpoint.json", {
-            "round": round, "files": files, "memory_rounds": dict(sorted(memory_rounds.items())),
-        })
-        self._drop_all_but(set(files))
+            self._evidence = state.evidence
+            new = replace(new, evidence=state.evidence)
+        self._next = new
+        self.add_line(record)
+        if wait:
+            self.flush()
+        elif not self._busy() and time.monotonic() >= self._rests_until:
+            self._hand_over()
 
-    def _write(self, kind: str, round: int, values: Tree) -> dict[str, str]:
+    def add_line(self, record: dict[str, Any]) -> None:
+        """A round's line in rounds.jsonl, to be written with the next checkpoint."""
+        self._new_lines.append(line_of(record))
+
+    def flush(self) -> None:
+        """Wait until everything is on disk."""
+        self._wait()
+        if self._next is not None:
+            self._hand_over()
+            self._wait()
+
+    def _busy(self) -> bool:
+        if self._writer is not None and self._writer.is_alive():
+            return True
+        self._wait()
+        return False
+
+    def _wait(self) -> None:
+        """Wait for the writer; what went wrong there goes wrong here."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+    def _hand_over(self) -> None:
+        """Let the writer begin. What lies on a GPU is fetched here: there it could fall into a graph's recording."""
+        started = time.monotonic()
+        new, self._next = self._next, None
+        assert new is not None
+        trees: dict[str, Any] = {kind: at_hand(values) for kind in KINDS if (values := getattr(new, kind)) is not None}
+        lines, self._new_lines = b"".join(self._new_lines), []
+        self._writer = Thread(target=self._work, args=(replace(new, **trees), lines, started), daemon=True,
+                              name="checkpoint")
+        self._writer.start()
+
+    def _work(self, new: Unwritten, lines: bytes, started: float) -> None:
+        try:
+            self._write(new, lines)
+        except BaseException as error:  # told to whoever commits or closes next
+            self._trouble = error
+        ended = time.monotonic()
+        self._rests_until = ended + min(SELDOM, max(EVERY, 9 * (ended - started)))
+
+    def _write(self, new: Unwritten, lines: bytes) -> None:
+        """Make rounds durable: files and lines first, the checkpoint that names them last."""
+        for kind in KINDS:
+            if (values := getattr(new, kind)) is not None:
+                name = f"{kind}-{new.best_round if kind == 'best' else new.round}.safetensors"
+                self._written[kind] = self._write_tree(name, values, kind in PRIVATE)
+        files.append(self.path / "rounds.jsonl", lines)
+        self._seen(lines, self._lines, self._length, self._digest)
+        named = {name: digest for each in self._written.values() for name, digest in each.items()}
+        self._write_checkpoint(new.round, named, new.memory_rounds)
+        self._drop_all_but(named)
+
+    def _write_tree(self, name: str, values: Tree, private: bool) -> dict[str, str]:
         """Write a tree, unless it is empty; return the file's name and digest."""
-        if not values:
-            return {}
-        name, content = f"{kind}-{round}.safetensors", to_bytes(values)
-        write_atomically(self.path / name, content)
-        return {name: _digest(content)}
+        return {name: write_atomically(self.path / name, pieces(values), private=private)} if values else {}
 
-    def write_line(self, record: dict[str, Any]) -> None:
-        """Add one round to rounds.jsonl."""
-        with (self.path / "rounds.jsonl").open("a") as lines:
-            lines.write(json.dumps(record, allow_nan=False) + "\n")
-            lines.flush()
-            os.fsync(lines.fileno())
+    def _write_checkpoint(self, round: int | None, named: Mapping[str, str], memory_rounds: Mapping[str, int]) -> None:
+        write_json(self.path / CHECKPOINT, sealed({
+            "schema": SCHEMA, "round": round, "files": {**self._fixed, **named},
+            "memory_rounds": dict(sorted(memory_rounds.items())), **self._bound,
+            "lines": self._about_lines(),
+        }))
 
-    def _drop_all_but(self, wanted: set[str]) -> None:
-        """Remove files of earlier rounds or of an earlier end, and what a kill in the middle of a write left."""
-        ours = (old for old in self.path.glob("*.safetensors") if _kind(old.name) in KINDS)
-        for old in [*ours, *self.path.glob(".*.part")]:
-            if old.name not in wanted:
-                old.unlink()
+    def _about_lines(self) -> dict[str, Any]:
+        return {"count": self._lines, "bytes": self._length, "digest": self._digest.hexdigest()}
+
+    def _seen(self, lines: bytes, count: int = 0, length: int = 0, digest: Digest | None = None) -> None:
+        """These lines are in rounds.jsonl, behind as many others."""
+        self._lines, self._length = count + lines.count(b"\n"), length + len(lines)
+        self._digest = digest or files.digester()
+        self._digest.update(lines)
+
+    def _drop_all_but(self, wanted: Mapping[str, str]) -> None:
+        """Remove files of earlier rounds or of an earlier end."""
+        for old in self.path.glob("*.safetensors"):
+            if _kind(old.name) in KINDS and old.name not in wanted:
+                files.remove(old)
+
+    # Reading
 
     def load(self, kind: type[State]) -> Saved | None:
         """The last committed round, or None when the run was stopped before its first."""
-        path, lines = self.path / "checkpoint.json", self.path / "rounds.jsonl"
-        if not path.exists():
-            if lines.exists() and lines.read_bytes().count(b"\n") > 1:  # one line comes before the first checkpoint
-                raise UmbelError(f"The file {path} must say where the run stopped. It is missing: {_AGAIN}.")
-            lines.unlink(missing_ok=True)
+        self.flush()
+        seal = Sealed(self.path)
+        checkpoint = seal.checkpoint
+        if not checkpoint or checkpoint["round"] is None:
+            files.remove(self.path / "rounds.jsonl")  # what a kill before the first checkpoint left
             return None
-        checkpoint = read_json(path)
-        try:
-            last, files, memory_rounds = int(checkpoint["round"]), checkpoint["files"], checkpoint["memory_rounds"]
-            digests = {_kind(name): (name, digest) for name, digest in files.items()}
-            digests["state"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UmbelError(f"The file {path} must be as umbel writes it. It was changed: {_AGAIN}.") from error
-        trees: dict[str, Tree] = {each: self._verified(*digests[each]) if each in digests else {} for each in KINDS}
-        state = _state(path, kind, {**trees["state"], "evidence": trees["evidence"]})
-        best = _state(path, kind, trees["best"]) if trees["best"] else None
-        self._best_file = dict([digests["best"]]) if "best" in digests else {}
+        named = {_kind(name): (name, digest) for name, digest in checkpoint["files"].items()
+                 if name.endswith(".safetensors")}
+        trees = {each: self._verified(*named[each]) if each in named else {} for each in KINDS}
+        state = _state(self.path, kind, {**trees["state"], "evidence": trees["evidence"]})
+        best = _state(self.path, kind, trees["best"]) if trees["best"] else None
+        self._written = {each: dict([named[each]]) for each in named}
         self._evidence = state.evidence
-        self._evidence_file = dict([digests["evidence"]]) if "evidence" in digests else {}
-        return Saved(last, state, trees["memory"], memory_rounds, self._records(last), best)
+        records = self._records(seal, checkpoint["round"])
+        return Saved(checkpoint["round"], state, trees["memory"], checkpoint["memory_rounds"], records, best)
 
     def _verified(self, name: str, digest: str) -> Tree:
         path = self.path / name
-        content = path.read_bytes() if path.exists() else b""
-        if _digest(content) != digest:
-            raise UmbelError(
-                f"The checkpoint file {path} must be as checkpoint.json describes it. It is missing, cut short or"
-                f" changed ({len(content):,} bytes): {_AGAIN}."
-            )
+        content = files.read_bytes(path) if there(path) else b""
+        if files.digest_of(content) != digest:
+            raise UmbelError(f"The checkpoint file {path} must be as checkpoint.json describes it. It is missing, cut"
+                             f" short or changed ({len(content):,} bytes). {AGAIN}.")
         return from_bytes(content, path)
 
-    def _records(self, last: int) -> list[dict[str, Any]]:
+    def _records(self, seal: Sealed, last: int) -> list[dict[str, Any]]:
         """The lines up to the checkpoint's round; what a killed run wrote after it is cut off."""
         path = self.path / "rounds.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        kept = lines[: last + 2]  # the first is of round -1
-        try:
-            records = [record_from(line) for line in kept]
-            whole = [record["round"] for record in records] == list(range(-1, last + 1)) and kept[-1].endswith(b"\n")
-        except (ValueError, TypeError, KeyError):
-            whole = False
-        if not whole:
-            raise UmbelError(
-                f"The file {path} must hold every round up to {last}, the checkpoint's. It was cut short or changed:"
-                f" {_AGAIN}."
-            )
-        if len(lines) > len(kept):
-            write_atomically(path, b"".join(kept))
+        content = seal.lines()
+        kept = b"".join(content.splitlines(keepends=True)[: last + 2])  # the first is of round -1
+        records = [record_from(line) for line in kept.splitlines()]
+        if [record.get("round") for record in records] != list(range(-1, last + 1)) or not kept.endswith(b"\n"):
+            raise UmbelError(f"The file {path} must hold every round up to {last}, the checkpoint's. It was cut short"
+                             f" or changed. {AGAIN}.")
+        if os.lstat(path).st_size > len(kept):
+            write_atomically(path, kept)
+        self._seen(kept)
         return records
 
+    # The end
+
     def change_last_line(self, record: dict[str, Any]) -> None:
-        """Another record of the last round: a run that was stopped early is tested after it."""
-        path = self.path / "rounds.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True)
-        write_atomically(path, b"".join([*lines[:-1], (json.dumps(record, allow_nan=False) + "\n").encode()]))
+        """Another record of the last round: a run that was stopped early is tested after it.
+
+        The checkpoint admits both before the one takes the other's place.
+        """
+        self.flush()
+        seal = Sealed(self.path)
+        before = seal.lines().splitlines(keepends=True)
+        self._seen(b"".join([*before[:-1], line_of(record)]))
+        write_json(self.path / CHECKPOINT, sealed({**seal.checkpoint, "lines_tested": self._about_lines()}))
+        write_atomically(self.path / "rounds.jsonl", b"".join([*before[:-1], line_of(record)]))
 
     def finish(self, result: dict[str, Any], clusters: dict[str, Any]) -> None:
         """Put the result beside the last state, which loses its round number."""
-        checkpoint = read_json(self.path / "checkpoint.json")
-        renamed = {}
-        for name, digest in checkpoint["files"].items():
-            plain = f"{_kind(name)}.safetensors"
-            write_atomically(self.path / plain, (self.path / name).read_bytes())
-            renamed[plain] = digest
-        write_json(self.path / "checkpoint.json", {**checkpoint, "files": renamed})
-        self._drop_all_but(set(renamed))
-        write_json(self.path / "clusters.json", clusters)
-        write_json(self.path / "result.json", result)
+        self.flush()
+        checkpoint = Sealed(self.path).checkpoint
+        last = {name: digest for name, digest in checkpoint["files"].items() if name.endswith(".safetensors")}
+        for name in last:
+            _also(self.path / name, self.path / f"{_kind(name)}.safetensors")
+        named = {f"{_kind(name)}.safetensors": digest for name, digest in last.items()}
+        table, end = json_bytes(clusters), json_bytes(result)
+        digests = {"clusters.json": files.digest_of(table), "result.json": files.digest_of(end)}
+        self._write_checkpoint(checkpoint["round"], {**named, **digests}, checkpoint["memory_rounds"])
+        self._drop_all_but(named)
+        write_atomically(self.path / "clusters.json", table)
+        write_atomically(self.path / "result.json", end)
 
 
 def last_saved(path: Path, kind: type[State]) -> Saved:
@@ -246,15 +378,27 @@ def last_saved(path: Path, kind: type[State]) -> Saved:
     return saved
 
 
-KINDS = ("state", "memory", "evidence", "best")  # of safetensors files
-_AGAIN = "start again with another --out"
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A round's line in rounds.jsonl."""
+    return (json.dumps(record, allow_nan=False) + "\n").encode()
+
+
+def _also(path: Path, name: Path) -> None:
+    """Give a file a second name, without a copy where the disk can do that."""
+    if path == name:
+        return
+    files.remove(name)
+    try:
+        os.link(path, name)
+    except OSError:  # not every file system has two names for a file
+        write_atomically(name, files.read_bytes(path), private=_kind(path.name) in PRIVATE)
 
 
 def _state(path: Path, kind: type[State], values: Tree) -> State:
     try:
         return kind(**values)
     except TypeError as error:
-        raise UmbelError(f"The checkpoint {path} is of another method than the recipe's: {_AGAIN}.") from error
+        raise UmbelError(f"The checkpoint in {path} is of another method than the recipe's. {AGAIN}.") from error
 
 
 def _kind(name: str) -> str:
@@ -262,13 +406,9 @@ def _kind(name: str) -> str:
     return name.removesuffix(".safetensors").split("-")[0]
 
 
-def _digest(content: bytes) -> str:
-    return blake2b(content, digest_size=16).hexdigest()
-
-
 def _locked(path: Path) -> int:
     """A lock on the folder itself, which the end of the process gives back, however it ends."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

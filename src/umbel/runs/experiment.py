@@ -209,9 +209,13 @@ class Experiment:
 
     @classmethod
     def from_toml(cls, path: Path, **changes: Any) -> "Experiment":
-        """A recipe from a file, some of its fields changed."""
-        table = read_toml(path)
-        settings = table.pop("settings", {})
+        """A recipe from a file that a person named, some of its fields changed."""
+        return cls.from_table(read_toml(path, follow=True), path, **changes)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], path: Path, **changes: Any) -> "Experiment":
+        """A recipe that was read from a file, some of its fields changed."""
+        settings = table.get("settings", {})
         if not isinstance(settings, Mapping):
             raise UmbelError(f"The 'settings' in {path} must be a table, as in [settings]. Got {settings!r} instead.")
         settings = {**settings, **changes.pop("settings", {})}

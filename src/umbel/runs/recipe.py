@@ -11,6 +11,9 @@ from umbel.algorithms.base import Algorithm, Local
 from umbel.algorithms.server import ServerSettings
 from umbel.errors import UmbelError, unknown
 from umbel.fields import alternatives
+from umbel.files import read_bytes
+
+LARGEST_RECIPE = 2**20  # bytes
 
 
 def typed(kind: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,11 +73,28 @@ def to_toml(table: Mapping[str, Any]) -> str:
     return tomli_w.dumps(plain | inner)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """A recipe from a file."""
+def read_toml(path: Path, follow: bool = False) -> dict[str, Any]:
+    """A recipe from a file; a link to one is followed where a person named it."""
+    content = read_bytes(path, LARGEST_RECIPE, follow)
     try:
-        return tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise UmbelError(f"The recipe {path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, nested without end, thousands of digits
         raise UmbelError(f"The recipe {path} must be TOML. It is not: {error}.") from error
+
+
+def plain(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as it is read back from its file."""
+    return tomllib.loads(to_toml(recipe))
+
+
+def flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """All choices of a recipe by name, those of the method among them."""
+    values = dict(recipe)
+    settings = values.pop("settings", {})
+    return values | (dict(settings) if isinstance(settings, Mapping) else {"settings": settings})
+
+
+def differing(own: Mapping[str, Any], other: Mapping[str, Any], but: str = "") -> str:
+    """The first choice in which two recipes differ, or nothing; one name may."""
+    mine, theirs = flat(own), flat(other)
+    return next((name for name in [*mine, *theirs] if name != but and mine.get(name) != theirs.get(name)), "")

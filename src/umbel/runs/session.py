@@ -1,6 +1,6 @@
 """A run in a folder, where every round is durable when it is handed out; and the verbs around it: run, resume, load."""
 
-import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,12 +8,12 @@ from typing import Any
 
 from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm
-from umbel.data.plans import load_plan, save_plan
-from umbel.errors import UmbelError
+from umbel.data.plans import load_plan, plan_bytes
+from umbel.errors import UmbelError, UmbelWarning
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.federation.uplink import Uplink, written
-from umbel.files import read_json, write_json
+from umbel.files import json_bytes, there
 from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
@@ -21,10 +21,10 @@ from umbel.nets.wrap import build, wrap
 from umbel.runs.checkpoint import RunFolder, Saved, last_saved
 from umbel.runs.experiment import Experiment, Network, algorithm_of
 from umbel.runs.options import RunOptions
-from umbel.runs.recipe import read_toml, settings_of, to_toml
-from umbel.runs.result import Result, environment, finish, recipe_of
+from umbel.runs.recipe import differing, flat, plain, settings_of
+from umbel.runs.result import Result, environment, finish, recipe_of, versions
 from umbel.runs.run import Round, best_of, better, rounds
-from umbel.runs.schema import read_clusters, read_result
+from umbel.runs.sealed import Sealed
 
 Watcher = Callable[[Round], Any]
 
@@ -43,8 +43,12 @@ class Session:
     def begin(cls, fed: Federation, algorithm: Algorithm, options: RunOptions, out: Path) -> "Session":
         """A new folder for a federation and a method that are there already."""
         options.check_for(algorithm)
-        folder = RunFolder.create(out, to_toml(recipe_of(algorithm, fed.provenance, options)))
-        _describe(out, fed)
+        folder = RunFolder.create(out, recipe_of(algorithm, fed.provenance, options))
+        try:
+            describe(folder, fed)
+        except BaseException:
+            folder.close()
+            raise
         return cls(fed, algorithm, options, folder)
 
     @classmethod
@@ -64,9 +68,8 @@ class Session:
         folder = RunFolder.open(out)
         try:
             recipe = same_recipe(out, experiment)
-            stored = out / "partition.npz"
-            plan, dataset = replace(recipe, partition=str(stored) if stored.exists() else None).draw(data_dir)
-            fed, algorithm = recipe.build(plan, dataset, workers=workers)
+            stored = replace(recipe, partition=str(out / "partition.npz")) if _drawn(out) else recipe
+            fed, algorithm = recipe.build(*stored.draw(data_dir), workers=workers)
             return cls._go_on(fed, algorithm, recipe.options, folder, rounds)
         except BaseException:
             folder.close()
@@ -78,12 +81,12 @@ class Session:
         """Go on in the folder of a run on data, with a model or by a method that no recipe can name."""
         folder = RunFolder.open(out)
         try:
-            recipe = read_toml(out / "recipe.toml")
+            recipe = Sealed(out).recipe()
             algorithm = algorithm or algorithm_of(str(recipe.get("method")), recipe.get("settings", {}),
                                                   fed.provenance.truth or (), fed.provenance.truth_changes)
             options = RunOptions.of(recipe)
             own = {**plain(asdict(options)), **recipe}  # a folder may be older than an option
-            _refuse_other(out, own, plain(recipe_of(algorithm, fed.provenance, options)))
+            refuse_other(out, own, plain(recipe_of(algorithm, fed.provenance, options)))
             return cls._go_on(fed, algorithm, options, folder, rounds)
         except BaseException:
             folder.close()
@@ -92,6 +95,7 @@ class Session:
     @classmethod
     def _go_on(cls, fed: Federation, algorithm: Algorithm, options: RunOptions, folder: RunFolder,
                rounds: int | None) -> "Session":
+        describe(folder, fed)
         saved = folder.load(algorithm.state)
         if rounds is not None and rounds != options.rounds:
             if algorithm.local.ends_with_the_run:
@@ -104,8 +108,7 @@ class Session:
                                  f" them. Got {rounds} instead.")
             options = replace(options, rounds=rounds)
             options.check_for(algorithm)
-            folder.change(to_toml(recipe_of(algorithm, fed.provenance, options)))
-        _describe(folder.path, fed)
+            folder.change(recipe_of(algorithm, fed.provenance, options))
         return cls(fed, algorithm, options, folder, saved)
 
     @property
@@ -114,14 +117,15 @@ class Session:
         return self.algorithm.pretrain + self.options.rounds
 
     def rounds(self) -> Iterator[Round]:
-        """The rounds still to do, each committed before it is handed out."""
+        """The rounds still to do, each in the folder's hands before it is handed out."""
         records = list(self.saved.records) if self.saved else []
         best = self.saved.best if self.saved else None
         best_record = best_of(records) if self.options.keep == "best" else None
         for done in rounds(self.algorithm, self.fed, saved=self.saved, **asdict(self.options)):
             is_best = self.options.keep == "best" and better(done.record, best_record)
             best, best_record = (done.state, done.record) if is_best else (best, best_record)
-            self.folder.commit(done.index, done.state, *self.fed.memory(), done.record, best=is_best)
+            self.folder.commit(done.index, done.state, *self.fed.memory(), done.record, is_best,
+                               wait=not self.fed.memory_is_here)
             records.append(done.record)
             self.saved = Saved(done.index, done.state, {}, {}, records, best)
             yield done
@@ -143,14 +147,19 @@ class Session:
         self.fed.close()
 
 
-def _describe(out: Path, fed: Federation) -> None:
-    """Write once who holds what, on which machine, and what the network is."""
-    if not (out / "partition.npz").exists() and fed.provenance.plan is not None:
-        save_plan(out / "partition.npz", fed.provenance.plan)
-    if not (out / "env.json").exists():
-        write_json(out / "env.json", environment(fed))
-    if not (out / "model.json").exists():
-        write_json(out / "model.json", described(fed.net))
+def describe(folder: RunFolder, fed: Federation) -> None:
+    """Write once who holds what, on which machine, and what the network is; or check it against what the folder has."""
+    plan = fed.provenance.plan
+    about = {"env.json": json_bytes(environment(fed)), "model.json": json_bytes(described(fed.net)),
+             **({} if plan is None else {"partition.npz": plan_bytes(plan)})}
+    if other := folder.describe(about, fed.provenance.partition_hash, versions()):
+        warnings.warn(f"{other} Go on, but bits may differ from those of a run that was not stopped.", UmbelWarning,
+                      stacklevel=2)
+
+
+def _drawn(out: Path) -> bool:
+    """Whether a run folder's partition is the run's; one from before the first checkpoint is drawn again."""
+    return bool(Sealed(out).checkpoint) and there(out / "partition.npz")
 
 
 def described(net: Model) -> dict[str, Any]:
@@ -163,18 +172,19 @@ def described(net: Model) -> dict[str, Any]:
 
 def keep(result: Result, path: Path) -> Path:
     """Write a finished run into a new folder, as if it had been run there."""
-    folder = RunFolder.create(path, to_toml(recipe_of(result.algorithm, result.provenance, result.options)))
-    if result.provenance.plan is not None:
-        save_plan(path / "partition.npz", result.provenance.plan)
-    write_json(path / "env.json", {"versions": result.info["versions"]})
-    if result.net is not None:
-        write_json(path / "model.json", described(result.net))
-    for record in result.records:
-        folder.write_line(record)
-    folder.commit(result.records[-1]["round"], result.state, result.memory, result.memory_rounds, None,
-                  best=result.options.keep == "best")
-    folder.finish(result.info, result.clusters)
-    folder.close()
+    folder = RunFolder.create(path, recipe_of(result.algorithm, result.provenance, result.options))
+    try:
+        about = {"env.json": json_bytes({"versions": result.info["versions"]})}
+        about |= {"model.json": json_bytes(described(result.net))} if result.net is not None else {}
+        about |= {"partition.npz": plan_bytes(result.provenance.plan)} if result.provenance.plan is not None else {}
+        folder.describe(about, result.provenance.partition_hash, result.info["versions"])
+        for record in result.records[:-1]:
+            folder.add_line(record)
+        folder.commit(result.records[-1]["round"], result.state, result.memory, result.memory_rounds,
+                      result.records[-1], best=result.options.keep == "best")
+        folder.finish(result.info, result.clusters)
+    finally:
+        folder.close()
     return path
 
 
@@ -208,7 +218,7 @@ def resume(folder: str | Path, *, fed: Federation | None = None, algorithm: Algo
     (`fed`), and the method (`algorithm`) if it is not umbel's own.
     """
     path = Path(folder)
-    if (path / "result.json").exists() and rounds in (None, read_toml(path / "recipe.toml").get("rounds")):
+    if (path / "result.json").exists() and rounds in (None, Sealed(path).recipe().get("rounds")):
         return load(path, model=None if fed is None else fed.net.make, algorithm=algorithm)
     if fed is None:
         session = Session.resume(path, None, None if data_dir is None else Path(data_dir), rounds)
@@ -272,12 +282,13 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
     if not (path / "result.json").is_file():
         raise UmbelError(f"There is no finished run in {path}: it holds no result.json. umbel.resume(folder) goes on"
                          " with one that was stopped.")
-    recipe, info = read_toml(path / "recipe.toml"), read_result(path)
-    stored = path / "partition.npz"
+    seal = Sealed(path)
+    recipe, info = seal.recipe(), seal.result()
     about = Provenance(
         setup={name: value for name, value in recipe.items()
                if name not in {"method", "settings", *asdict(RunOptions())}},
-        plan=load_plan(str(stored)) if stored.exists() else None, data=info["data"], part=info["data_part"],
+        plan=load_plan(seal.checked("partition.npz")) if seal.there("partition.npz") else None, data=info["data"],
+        part=info["data_part"],
     )
     truth = tuple((info["clusters"]["truth"] or {}).values())  # of the last round: the run is over
     if algorithm is None and info["method"] not in ALGORITHMS:
@@ -285,15 +296,15 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
                          " umbel.load(folder, algorithm=...).")
     algorithm = algorithm or algorithm_of(info["method"], recipe.get("settings", {}), truth)
     saved = last_saved(path, algorithm.state)
-    return Result(info, read_clusters(path), saved.kept, saved.records, algorithm, _network(path, model),
+    return Result(info, seal.clusters(), saved.kept, saved.records, algorithm, _network(seal, model),
                   saved.memory, saved.memory_rounds, about, RunOptions.of(recipe))
 
 
-def _network(path: Path, network: Network | None) -> Model | None:
+def _network(seal: Sealed, network: Network | None) -> Model | None:
     """The run's network with its normalisation, or None where nobody says how to build it."""
-    if not (path / "model.json").exists():
+    if not seal.there("model.json"):
         return None
-    about = read_json(path / "model.json")
+    about = seal.read_json("model.json")
     shape, rest = tuple(about["shape"]), {"mean": tuple(about["mean"]), "std": tuple(about["std"])}
     objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
     if network is None and about["name"] in MODELS:
@@ -306,30 +317,17 @@ def _network(path: Path, network: Network | None) -> Model | None:
 
 def same_recipe(out: Path, asked: Experiment | None, but: str = "") -> Experiment:
     """The experiment that a run folder holds, which must be the one asked for, if any is; one name may differ."""
-    own = Experiment.from_toml(out / "recipe.toml")
+    own = Experiment.from_table(Sealed(out).recipe(), out / "recipe.toml")
     if asked is not None:
         whole = replace(own, settings=settings_of(own.algorithm()))  # an older recipe lacks newer settings
-        _refuse_other(out, asdict(whole), asdict(asked.resolved()), but)
+        refuse_other(out, asdict(whole), asdict(asked.resolved()), but)
     return own
 
 
-def _refuse_other(out: Path, own: dict[str, Any], asked: dict[str, Any], but: str = "") -> None:
-    mine, theirs = _flat(own), _flat(asked)
-    for name in [*mine, *theirs]:
-        if name != but and mine.get(name) != theirs.get(name):
-            raise UmbelError(
-                f"The run folder {out} is from another recipe: its '{name}' is {mine.get(name)!r},"
-                f" asked for is {theirs.get(name)!r}."
-                " Leave the options out to go on with it, or choose another --out."
-            )
-
-
-def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
-    """All choices of a recipe by name, those of the method among them."""
-    values = dict(recipe)
-    return values | dict(values.pop("settings", {}))
-
-
-def plain(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe as it is read back from its file."""
-    return tomllib.loads(to_toml(recipe))
+def refuse_other(out: Path, own: dict[str, Any], asked: dict[str, Any], but: str = "") -> None:
+    """Refuse to go on with a folder's recipe where another is asked for."""
+    if name := differing(own, asked, but):
+        raise UmbelError(
+            f"The run folder {out} is from another recipe: its '{name}' is {flat(own).get(name)!r},"
+            f" asked for is {flat(asked).get(name)!r}. Leave the options out to go on with it, or choose another --out."
+        )
