@@ -19,6 +19,7 @@ from umbel.algorithms import ALGORITHMS, State
 from umbel.errors import UmbelError
 from umbel.files import read_json, write_json
 from umbel.runs import checkpoint
+from umbel.runs.beside import Beside
 from umbel.runs.checkpoint import RunFolder
 from umbel.runs.experiment import Experiment
 from umbel.runs.session import Session
@@ -147,8 +148,7 @@ class Killed(BaseException):
 
 def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds here take milliseconds, and would share a checkpoint: let each have its own."""
-    monkeypatch.setattr(checkpoint, "SELDOM", 0.0)
-    monkeypatch.setattr(RunFolder, "_busy", RunFolder._wait)
+    monkeypatch.setattr(Beside, "ready", lambda beside: not beside.wait())
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:

@@ -16,11 +16,9 @@ quicker share a checkpoint. A kill costs the rounds since the last one, which ar
 import fcntl
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
@@ -29,13 +27,13 @@ from umbel import files, tree
 from umbel.algorithms.base import State
 from umbel.errors import UmbelError
 from umbel.files import Digest, json_bytes, make_folder, there, write_atomically, write_json
+from umbel.runs.beside import Beside
 from umbel.runs.recipe import plain, to_toml
 from umbel.runs.schema import SCHEMA, record_from
 from umbel.runs.sealed import AGAIN, CHECKPOINT, Sealed, sealed
 from umbel.runs.tensors import at_hand, from_bytes, pieces
 from umbel.tree import Tree
 
-EVERY, SELDOM = 1.0, 30.0  # seconds between checkpoints, at least and at most; a tenth of the time may go into them
 KINDS = ("state", "memory", "evidence", "best")  # of safetensors files, fields of `Unwritten`
 PRIVATE = ("memory", "evidence", "best")  # clients' models and signatures are for the owner's eyes
 
@@ -94,9 +92,7 @@ class RunFolder:
         self._written: dict[str, dict[str, str]] = {}  # by kind: the file on disk, with its digest
         self._next: Unwritten | None = None
         self._new_lines: list[bytes] = []
-        self._writer: Thread | None = None
-        self._trouble: BaseException | None = None
-        self._rests_until = 0.0
+        self._beside = Beside()
 
     @classmethod
     def create(cls, path: Path, recipe: Mapping[str, Any]) -> "RunFolder":
@@ -122,7 +118,7 @@ class RunFolder:
         lock = _locked(path)
         try:
             seal = Sealed(path)
-            if not seal.checkpoint and there(path / "rounds.jsonl") and seal.lines().count(b"\n") > 1:
+            if not seal.checkpoint and there(path / "rounds.jsonl") and seal.lines.count(b"\n") > 1:
                 raise UmbelError(f"The file {path / CHECKPOINT} must say where the run stopped. It is missing."
                                  f" {AGAIN}.")
             folder = cls(path, lock, seal.recipe())
@@ -208,7 +204,7 @@ class RunFolder:
         self.add_line(record)
         if wait:
             self.flush()
-        elif not self._busy() and time.monotonic() >= self._rests_until:
+        elif self._beside.ready():
             self._hand_over()
 
     def add_line(self, record: dict[str, Any]) -> None:
@@ -217,44 +213,19 @@ class RunFolder:
 
     def flush(self) -> None:
         """Wait until everything is on disk."""
-        self._wait()
+        self._beside.wait()
         if self._next is not None:
             self._hand_over()
-            self._wait()
-
-    def _busy(self) -> bool:
-        if self._writer is not None and self._writer.is_alive():
-            return True
-        self._wait()
-        return False
-
-    def _wait(self) -> None:
-        """Wait for the writer; what went wrong there goes wrong here."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
-        trouble, self._trouble = self._trouble, None
-        if trouble is not None:
-            raise trouble
+            self._beside.wait()
 
     def _hand_over(self) -> None:
         """Let the writer begin. What lies on a GPU is fetched here: there it could fall into a graph's recording."""
-        started = time.monotonic()
-        new, self._next = self._next, None
-        assert new is not None
-        trees: dict[str, Any] = {kind: at_hand(values) for kind in KINDS if (values := getattr(new, kind)) is not None}
-        lines, self._new_lines = b"".join(self._new_lines), []
-        self._writer = Thread(target=self._work, args=(replace(new, **trees), lines, started), daemon=True,
-                              name="checkpoint")
-        self._writer.start()
-
-    def _work(self, new: Unwritten, lines: bytes, started: float) -> None:
-        try:
-            self._write(new, lines)
-        except BaseException as error:  # told to whoever commits or closes next
-            self._trouble = error
-        ended = time.monotonic()
-        self._rests_until = ended + min(SELDOM, max(EVERY, 9 * (ended - started)))
+        assert self._next is not None
+        trees: dict[str, Any] = {kind: at_hand(values) for kind in KINDS
+                                 if (values := getattr(self._next, kind)) is not None}
+        new, lines = replace(self._next, **trees), b"".join(self._new_lines)
+        self._next, self._new_lines = None, []
+        self._beside.begin(lambda: self._write(new, lines))
 
     def _write(self, new: Unwritten, lines: bytes) -> None:
         """Make rounds durable: files and lines first, the checkpoint that names them last."""
@@ -294,47 +265,25 @@ class RunFolder:
             if _kind(old.name) in KINDS and old.name not in wanted:
                 files.remove(old)
 
-    # Reading
-
     def load(self, kind: type[State]) -> Saved | None:
-        """The last committed round, or None when the run was stopped before its first."""
+        """The last committed round, to go on from, or None when the run was stopped before its first.
+
+        What a killed run wrote after it is cut off.
+        """
         self.flush()
-        seal = Sealed(self.path)
-        checkpoint = seal.checkpoint
-        if not checkpoint or checkpoint["round"] is None:
-            files.remove(self.path / "rounds.jsonl")  # what a kill before the first checkpoint left
+        seal, lines = Sealed(self.path), self.path / "rounds.jsonl"
+        saved = saved_in(seal, kind)
+        if saved is None:
+            files.remove(lines)
             return None
-        named = {_kind(name): (name, digest) for name, digest in checkpoint["files"].items()
-                 if name.endswith(".safetensors")}
-        trees = {each: self._verified(*named[each]) if each in named else {} for each in KINDS}
-        state = _state(self.path, kind, {**trees["state"], "evidence": trees["evidence"]})
-        best = _state(self.path, kind, trees["best"]) if trees["best"] else None
-        self._written = {each: dict([named[each]]) for each in named}
-        self._evidence = state.evidence
-        records = self._records(seal, checkpoint["round"])
-        return Saved(checkpoint["round"], state, trees["memory"], checkpoint["memory_rounds"], records, best)
-
-    def _verified(self, name: str, digest: str) -> Tree:
-        path = self.path / name
-        content = files.read_bytes(path) if there(path) else b""
-        if files.digest_of(content) != digest:
-            raise UmbelError(f"The checkpoint file {path} must be as checkpoint.json describes it. It is missing, cut"
-                             f" short or changed ({len(content):,} bytes). {AGAIN}.")
-        return from_bytes(content, path)
-
-    def _records(self, seal: Sealed, last: int) -> list[dict[str, Any]]:
-        """The lines up to the checkpoint's round; what a killed run wrote after it is cut off."""
-        path = self.path / "rounds.jsonl"
-        content = seal.lines()
-        kept = b"".join(content.splitlines(keepends=True)[: last + 2])  # the first is of round -1
-        records = [record_from(line) for line in kept.splitlines()]
-        if [record.get("round") for record in records] != list(range(-1, last + 1)) or not kept.endswith(b"\n"):
-            raise UmbelError(f"The file {path} must hold every round up to {last}, the checkpoint's. It was cut short"
-                             f" or changed. {AGAIN}.")
-        if os.lstat(path).st_size > len(kept):
-            write_atomically(path, kept)
+        named = {name: digest for name, digest in seal.checkpoint["files"].items() if name.endswith(".safetensors")}
+        self._written = {_kind(name): {name: digest} for name, digest in named.items()}
+        self._evidence = saved.state.evidence
+        kept = b"".join(_lines(seal, saved.round))
+        if os.lstat(lines).st_size > len(kept):
+            write_atomically(lines, kept)
         self._seen(kept)
-        return records
+        return saved
 
     # The end
 
@@ -345,7 +294,7 @@ class RunFolder:
         """
         self.flush()
         seal = Sealed(self.path)
-        before = seal.lines().splitlines(keepends=True)
+        before = seal.lines.splitlines(keepends=True)
         self._seen(b"".join([*before[:-1], line_of(record)]))
         write_json(self.path / CHECKPOINT, sealed({**seal.checkpoint, "lines_tested": self._about_lines()}))
         write_atomically(self.path / "rounds.jsonl", b"".join([*before[:-1], line_of(record)]))
@@ -366,16 +315,56 @@ class RunFolder:
         write_atomically(self.path / "result.json", end)
 
 
-def last_saved(path: Path, kind: type[State]) -> Saved:
-    """What the folder of a finished run holds of its end; the folder is not kept open."""
-    folder = RunFolder.open(path)
-    try:
-        saved = folder.load(kind)
-    finally:
-        folder.close()
+# Reading, of which nothing is changed
+
+
+def last_saved(seal: Sealed, kind: type[State]) -> Saved:
+    """What the folder of a finished run holds of its end."""
+    saved = saved_in(seal, kind)
     if saved is None:
-        raise UmbelError(f"The run in {path} must hold its last state, and does not: checkpoint.json is missing.")
+        raise UmbelError(f"The run in {seal.path} must hold its last state, and does not: checkpoint.json is missing.")
     return saved
+
+
+def saved_in(seal: Sealed, kind: type[State]) -> Saved | None:
+    """The last committed round of a folder, or None where there is none."""
+    checkpoint = seal.checkpoint
+    if not checkpoint or checkpoint["round"] is None:
+        return None
+    trees: dict[str, Tree] = {each: {} for each in KINDS}
+    for name, digest in checkpoint["files"].items():
+        if name.endswith(".safetensors"):
+            trees[_kind(name)] = _tree(seal.path / name, digest)
+    state = _state(seal.path, kind, {**trees["state"], "evidence": trees["evidence"]})
+    best = _state(seal.path, kind, trees["best"]) if trees["best"] else None
+    return Saved(checkpoint["round"], state, trees["memory"], checkpoint["memory_rounds"],
+                 _records(seal, checkpoint["round"]), best)
+
+
+def _lines(seal: Sealed, last: int) -> list[bytes]:
+    """The lines of rounds.jsonl up to a round; the first is of round -1."""
+    return seal.lines.splitlines(keepends=True)[: last + 2]
+
+
+def _records(seal: Sealed, last: int) -> list[dict[str, Any]]:
+    lines = _lines(seal, last)
+    try:
+        records = [record_from(line) for line in lines]
+        whole = [record["round"] for record in records] == list(range(-1, last + 1)) and lines[-1].endswith(b"\n")
+    except (ValueError, TypeError, KeyError):
+        whole = False
+    if not whole:
+        raise UmbelError(f"The file {seal.path / 'rounds.jsonl'} must hold every round up to {last}, the checkpoint's."
+                         f" It was cut short or changed. {AGAIN}.")
+    return records
+
+
+def _tree(path: Path, digest: str) -> Tree:
+    content = files.read_bytes(path) if there(path) else b""
+    if files.digest_of(content) != digest:
+        raise UmbelError(f"The checkpoint file {path} must be as checkpoint.json describes it. It is missing, cut short"
+                         f" or changed ({len(content):,} bytes). {AGAIN}.")
+    return from_bytes(content, path)
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:

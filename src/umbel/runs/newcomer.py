@@ -21,13 +21,14 @@ from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
 from umbel.federation.tasks import TASKS
 from umbel.federation.uplink import parse
+from umbel.files import there
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.checkpoint import last_saved
 from umbel.runs.experiment import Experiment
-from umbel.runs.schema import read_result
+from umbel.runs.sealed import Sealed
 from umbel.tree import Held, Params, Stack
 
 MIXED = (3, 32, 32)  # images of a scenario that brings several data sets
@@ -67,19 +68,20 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     before its model is returned.
     """
     run = Path(run)
-    info = _finished(run)
-    experiment = Experiment.from_toml(run / "recipe.toml")
+    seal = Sealed(run)
+    info = _finished(seal)
+    experiment = Experiment.from_table(seal.recipe(), run / "recipe.toml")
     if experiment.method == "oracle":
         raise UmbelError("The oracle is told the true groups, and a newcomer's is not known. Take another method.")
     known = list(info["clusters"]["labels"])
     name = name or (Path(client).stem if isinstance(client, str | Path) else "newcomer")
     if name in known:
         raise UmbelError(f"A newcomer needs a name of its own. '{name}' is a client of {run}: give another by --name.")
-    people = _alone(client, experiment, known, name, load_plan(run / "partition.npz").classes)
+    people = _alone(client, experiment, known, name, load_plan(seal.checked("partition.npz")).classes)
     fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
     algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)
-    saved = last_saved(run, algorithm.state)
+    saved = last_saved(seal, algorithm.state)
     state = replace(saved, state=saved.kept).on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
     newcomer = torch.tensor([len(known)])
@@ -110,10 +112,10 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
                      score(become) if tested and epochs else None, fed.net)
 
 
-def _finished(run: Path) -> dict[str, dict[str, dict[str, int]]]:
-    if not (run / "result.json").is_file():
-        raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {run}.")
-    info: dict[str, dict[str, dict[str, int]]] = read_result(run)
+def _finished(seal: Sealed) -> dict[str, Any]:
+    if not there(seal.path / "result.json"):
+        raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {seal.path}.")
+    info: dict[str, Any] = seal.result()
     return info
 
 

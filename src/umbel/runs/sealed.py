@@ -102,6 +102,7 @@ class Sealed:
         self.read(name)
         return self.path / name
 
+    @cached_property
     def lines(self) -> bytes:
         """rounds.jsonl, up to the round that was sealed; without a seal, all of it."""
         file = self.path / "rounds.jsonl"
@@ -129,4 +130,4 @@ class Sealed:
 
     def records(self) -> list[dict[str, Any]]:
         """rounds.jsonl."""
-        return [record_from(line) for line in self.lines().splitlines()]
+        return [record_from(line) for line in self.lines.splitlines()]

@@ -295,7 +295,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         raise UmbelError(f"The run in {path} is of a method of your own, '{info['method']}': give it as"
                          " umbel.load(folder, algorithm=...).")
     algorithm = algorithm or algorithm_of(info["method"], recipe.get("settings", {}), truth)
-    saved = last_saved(path, algorithm.state)
+    saved = last_saved(seal, algorithm.state)
     return Result(info, seal.clusters(), saved.kept, saved.records, algorithm, _network(seal, model),
                   saved.memory, saved.memory_rounds, about, RunOptions.of(recipe))
 
