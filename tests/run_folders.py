@@ -1,6 +1,7 @@
 """Run folders as `umbel run` leaves them, made of numbers out of the air: a report needs no training to be tested."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import torch
 from safetensors.torch import save_file
 
 from umbel.clustering.linkage import cut, linkage
+from umbel.files import digest_of
 from umbel.nets.objective import Classify, Objective
 from umbel.runs import evaluate
 from umbel.runs.result import versions
 from umbel.runs.schema import SCHEMA
+from umbel.runs.sealed import sealed
 
 CLASSIFY = Classify(10)
 
@@ -81,3 +84,22 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
     (path / "recipe.toml").write_text(f'method = "{method}"\n')
     (path / "env.json").write_text(json.dumps({"device": "a machine"}))
     return path
+
+
+def unsealed(folder: Path) -> None:
+    """Write checkpoint.json back into what umbel 0.1 wrote: nothing binds the folder."""
+    now = json.loads((folder / "checkpoint.json").read_text())
+    tensors = {name: digest for name, digest in now["files"].items() if name.endswith(".safetensors")}
+    old = {"round": now["round"], "files": tensors, "memory_rounds": now["memory_rounds"]}
+    (folder / "checkpoint.json").write_text(json.dumps(old))
+
+
+def resealed(folder: Path, **changed: Any) -> None:
+    """Seal a folder anew as it is now, as a forger can; `changed` are other values of checkpoint.json."""
+    now = json.loads((folder / "checkpoint.json").read_text())
+    digests = {name: digest_of((folder / name).read_bytes()) for name in now["files"] if (folder / name).exists()}
+    lines = (folder / "rounds.jsonl").read_bytes()
+    about = {"count": lines.count(b"\n"), "bytes": len(lines), "digest": digest_of(lines)}
+    recipe = tomllib.loads((folder / "recipe.toml").read_text())
+    (folder / "checkpoint.json").write_text(json.dumps(sealed(
+        {**now, "files": digests, "lines": about, "recipe": recipe, **changed})))

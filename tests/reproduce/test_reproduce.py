@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from real_data import REAL
+from run_folders import resealed
 from terminal import SMALL, Umbel, snapshot, start
 
 from umbel.algorithms import ALGORITHMS
@@ -379,9 +380,11 @@ def test_finished_cells_are_kept_and_the_others_are_not_run(umbel: Umbel, tiny: 
     assert result.stat().st_mtime_ns == before
     recipe = result.parent / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('device = "cpu"', 'device = "cuda"'))
+    resealed(result.parent)
     assert umbel(*common, "--show").code == 0
     assert told(tmp_path / "t")["solo", "digits turned", "accuracy"]["ours"] is not None  # made on another machine
     recipe.write_text(recipe.read_text().replace("epochs = 1", "epochs = 3"))
+    resealed(result.parent)
     umbel(*common)
     changed = told(tmp_path / "t")["solo", "digits turned", "accuracy"]
     assert changed["verdict"] == "failed"
@@ -441,7 +444,7 @@ def test_newcomers_and_targets_are_read_from_runs(umbel: Umbel, tiny: Path, tmp_
     ("comparative/tabel2", "There is no table 'comparative/tabel2'. Did you mean 'comparative/table2'?"),
     ("compartive/table2", "There is no table 'compartive/table2'. Did you mean 'comparative/table2'?"),
     ("tiny.toml/tabel3", "There is no table 'tiny.toml/tabel3'. Did you mean 'tiny.toml/table3'?"),
-    ("none.toml/table3", "The recipe none.toml cannot be read: No such file or directory."),
+    ("none.toml/table3", "The file none.toml cannot be read: No such file or directory."),
     ("flag/table2 --only mnst", "There is no cell of flag/table2 with 'mnst'."),
     ("flag/table2 --device gpu", "must be 'auto' or 'cpu' or 'cuda'. Got 'gpu' instead."),
 ])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import tiny_model, tiny_population
+from run_folders import unsealed
 from terminal import Umbel
 from torch import nn
 
@@ -565,6 +566,7 @@ def test_a_folder_that_is_older_than_an_option_is_resumed(tmp_path):
         u.run(u.FedAvg(local=LOCAL), tiny(), rounds=3, out=tmp_path / "old", on_round=_interrupt)
     recipe = tmp_path / "old" / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('uplink = ""\n', ""))
+    unsealed(tmp_path / "old")
     assert u.resume(tmp_path / "old", fed=tiny()).info["rounds"]["after"] == 3
 
 

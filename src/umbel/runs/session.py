@@ -288,7 +288,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         setup={name: value for name, value in recipe.items()
                if name not in {"method", "settings", *asdict(RunOptions())}},
         plan=load_plan(seal.checked("partition.npz")) if seal.there("partition.npz") else None, data=info["data"],
-        part=info["data_part"],
+        part=info["data_part"], partition_hash=info["partition_hash"],
     )
     truth = tuple((info["clusters"]["truth"] or {}).values())  # of the last round: the run is over
     if algorithm is None and info["method"] not in ALGORITHMS:
