@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from umbel.clustering.linkage import cut, linkage
-from umbel.files import digest_of
+from umbel.files import digest_of, read_json
 from umbel.nets.objective import Classify, Objective
 from umbel.runs import evaluate
 from umbel.runs.result import versions
@@ -103,3 +104,20 @@ def resealed(folder: Path, **changed: Any) -> None:
     recipe = tomllib.loads((folder / "recipe.toml").read_text())
     (folder / "checkpoint.json").write_text(json.dumps(sealed(
         {**now, "files": digests, "lines": about, "recipe": recipe, **changed})))
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a run leaves, without times."""
+    result = read_json(folder / "result.json")
+    result.pop("seconds")
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds")
+    hashes: dict[str, Any] = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()
+              if path.name not in ("result.json", "rounds.jsonl", "env.json", "partition.npz", "checkpoint.json")}
+    checkpoint = read_json(folder / "checkpoint.json")
+    timed = ("lines", "seal")  # digests of what holds seconds
+    hashes["checkpoint.json"] = {name: value for name, value in checkpoint.items() if name not in timed}
+    hashes["checkpoint.json"]["files"] = {name: digest for name, digest in checkpoint["files"].items()
+                                          if name != "result.json"}
+    return {"result": result, "rounds": lines, "files": hashes, "names": sorted(path.name for path in folder.iterdir())}

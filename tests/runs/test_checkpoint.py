@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from run_folders import outcome
 
 from umbel import files
 from umbel.algorithms import ALGORITHMS, State
@@ -40,23 +40,6 @@ def play(session: Session, stop: int | None = None) -> None:
         if done.index == stop:
             return session.folder.close()
     session.finish()
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """All that a run leaves, without times."""
-    result = read_json(folder / "result.json")
-    result.pop("seconds")
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("seconds")
-    hashes: dict[str, Any] = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()
-              if path.name not in ("result.json", "rounds.jsonl", "env.json", "partition.npz", "checkpoint.json")}
-    checkpoint = read_json(folder / "checkpoint.json")
-    timed = ("lines", "seal")  # digests of what holds seconds
-    hashes["checkpoint.json"] = {name: value for name, value in checkpoint.items() if name not in timed}
-    hashes["checkpoint.json"]["files"] = {name: digest for name, digest in checkpoint["files"].items()
-                                          if name != "result.json"}
-    return {"result": result, "rounds": lines, "files": hashes, "names": sorted(path.name for path in folder.iterdir())}
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
