@@ -19,12 +19,13 @@ from trials import Ended, Tally, in_child, typed  # noqa: E402
 NUMBERS = ("-1", "0", "1", "2", "3", "7", "0.5", "1.0", "1e3", "-0.0", "nan", "inf", "-inf", "1e400", "1e-400", "0x10",
            "1_0", "٣", "9" * 23, "-" + "9" * 23, "18446744073709551616", "9223372036854775808", "1" * 5000, "1,5", "")
 TEXTS = ("", " ", "-", "--", "=", "a=b", "a=b=c", "[/x]", "[red]", "{}", "%s", "\x1b[31m", "é", "\udcff", "\n",
-         "a" * 5000, "../..", "none", "true", "None", "fedavg", "digits", "iid", "rotation-4", "rotaton-4", "rotation-4+",
-         "+", ":", "rotation-4+rotation-4", "label-skew:share=2", "label-skew:share=", "flag:labels=nan", "dirichlet:alpha=-1",
-         "dirichlet:alpha=1e-300", "dirichlet:alpha=1e300", "1@1", "1@", "@1", "9@1", "1@0,1@0", "2@1:rotate:90",
-         "2@1:rotate:x", "2@1:swap", "-1@1", "1@99999999999999999999", "topk:0.1", "topk:2", "topk", "quantise:7",
-         "clip:0", "clip:1+clip:1", "lr=0.1", "lr=nan", "cut=gap", "cut=x", "beta=2", "clusters=0", "clusters=10000000",
-         "k=3", "momentum=-1", "rows=fit", "rank=0", "rank=100000000", "norms=private", "server=fedadam")
+         "a" * 5000, "../..", "none", "true", "None", "fedavg", "digits", "iid", "rotation-4", "rotaton-4",
+         "rotation-4+", "+", ":", "rotation-4+rotation-4", "label-skew:share=2", "label-skew:share=",
+         "flag:labels=nan", "dirichlet:alpha=-1", "dirichlet:alpha=1e-300", "dirichlet:alpha=1e300", "1@1", "1@",
+         "@1", "9@1", "1@0,1@0", "2@1:rotate:90", "2@1:rotate:x", "2@1:swap", "-1@1", "1@99999999999999999999",
+         "topk:0.1", "topk:2", "topk", "quantise:7", "clip:0", "clip:1+clip:1", "lr=0.1", "lr=nan", "cut=gap",
+         "cut=x", "beta=2", "clusters=0", "clusters=10000000", "k=3", "momentum=-1", "rows=fit", "rank=0",
+         "rank=100000000", "norms=private", "server=fedadam")
 PLACES = ("nowhere", ".", "/", "/dev/null", "/dev/zero", "pipe", "link", "full", "full/note", "text.toml", "odd.toml",
           "text.npz", "run", "run/recipe.toml", "run/partition.npz", "run/result.json", "client.npz", "é/x",
           "x" * 300, "out/new")
