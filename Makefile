@@ -7,6 +7,7 @@ help:
 	@echo "make demo    a federation on real digits: one model for all, FLAG's clusters, the truth; a minute"
 	@echo "make test    the tests, without the slow ones"
 	@echo "make slow    the slow tests"
+	@echo "make faults  kills, disk errors, damaged and forged folders, odd command lines: the long campaigns; hours"
 	@echo "make mutants planted bugs, each of which a test must catch; minutes"
 	@echo "make check   lint, types, order of imports"
 	@echo "make bench   speed of the engines and of the server's side, as ratios; memory; a table, JSON, plots; minutes"
@@ -40,6 +41,12 @@ slow: $(READY)
 mutants: $(READY)
 	$(BIN)/python tests/mutants.py
 
+# What the slow tests do a little of. Each prints what was tried and how it ended, and fails where something is wrong.
+faults: $(READY)
+	$(BIN)/python tests/faults/command_lines.py --count 500
+	$(BIN)/python tests/faults/folders.py --count 2000
+	$(BIN)/python tests/faults/disk.py --every
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -63,4 +70,4 @@ bench-peers: $(READY) $(PEERS)
 clean:
 	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 
-.PHONY: help demo test slow mutants check bench bench-peers clean
+.PHONY: help demo test slow faults mutants check bench bench-peers clean

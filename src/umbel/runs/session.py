@@ -1,4 +1,4 @@
-"""A run in a folder, where every round is durable when it is handed out; and the verbs around it: run, resume, load."""
+"""A run in a folder, which keeps every round that is handed out; and the verbs around it: run, resume, load."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from umbel.errors import UmbelError, UmbelWarning
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.federation.uplink import Uplink, written
-from umbel.files import json_bytes, there
+from umbel.files import json_bytes
 from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
@@ -68,7 +68,7 @@ class Session:
         folder = RunFolder.open(out)
         try:
             recipe = same_recipe(out, experiment)
-            stored = replace(recipe, partition=str(out / "partition.npz")) if _drawn(out) else recipe
+            stored = replace(recipe, partition=_partition(out) or recipe.partition)
             fed, algorithm = recipe.build(*stored.draw(data_dir), workers=workers)
             return cls._go_on(fed, algorithm, recipe.options, folder, rounds)
         except BaseException:
@@ -157,9 +157,10 @@ def describe(folder: RunFolder, fed: Federation) -> None:
                       stacklevel=2)
 
 
-def _drawn(out: Path) -> bool:
-    """Whether a run folder's partition is the run's; one from before the first checkpoint is drawn again."""
-    return bool(Sealed(out).checkpoint) and there(out / "partition.npz")
+def _partition(out: Path) -> str | None:
+    """The partition that a run was begun with; before its first checkpoint it is drawn again."""
+    seal = Sealed(out)
+    return str(seal.checked("partition.npz")) if seal.checkpoint and seal.there("partition.npz") else None
 
 
 def described(net: Model) -> dict[str, Any]:
