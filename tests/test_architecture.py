@@ -8,8 +8,8 @@ import umbel
 
 ROOT = Path(umbel.__file__).parent
 ORDER = [
-    "errors", "registry", "fields", "files", "seeds", "ops", "tree", "nets", "data", "federation", "clustering",
-    "algorithms", "engines", "runs", "reproduce", "pages", "flower", "cli",
+    "errors", "registry", "fields", "files", "processes", "scratch", "seeds", "ops", "tree", "nets", "data",
+    "federation", "clustering", "algorithms", "engines", "runs", "reproduce", "pages", "flower", "cli",
 ]
 
 

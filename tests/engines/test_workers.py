@@ -52,7 +52,7 @@ def test_workers_end_with_their_engine():
     processes = [worker.process for worker in crew.workers]
     fed.close()
     assert all(process.poll() is not None for process in processes)
-    assert not crew.folder.exists()
+    assert not crew.scratch.path.exists()
     play(FedAvg(local=LOCAL), fed, rounds=1)  # and a new crew comes when there is work again
     assert fed.crews[0] is not crew
     fed.close()

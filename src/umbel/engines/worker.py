@@ -14,6 +14,7 @@ from umbel import tree
 from umbel.data.clients import Work
 from umbel.engines.codec import receive, send
 from umbel.engines.on_disk import clients_from
+from umbel.errors import UmbelError
 from umbel.federation.door import Call, Cohort
 from umbel.federation.tasks import TASKS
 from umbel.federation.uplink import parse
@@ -37,7 +38,16 @@ def main(folder: str) -> None:
         clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
         call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options,
                     parse(header["uplinks"]), header["now"])
-        sent = clients.answer(net, call, 0)
-        kept = clients.diary.pages.get(name, {}).get(header["round"], {})
+        complaint, reply = "", {}
+        try:
+            sent = clients.answer(net, call, 0)
+            kept = clients.diary.pages.get(name, {}).get(header["round"], {})
+            reply = {"send": sent} | ({"keep": kept} if kept else {})
+        except UmbelError as error:
+            complaint = str(error)
+        except Exception as error:
+            first = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+            complaint = f"A worker process failed at the client '{name}' ({type(error).__name__}: {first}): with" \
+                        " --workers 1 it says where."
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so
-            send(out, {}, {"send": sent} | ({"keep": kept} if kept else {}))
+            send(out, {"complaint": complaint}, reply)
