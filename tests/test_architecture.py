@@ -67,6 +67,13 @@ def test_nothing_is_unpickled_or_evaluated():
         assert not re.search(r"torch\.load\(|\beval\(|\bexec\(|pickle\.loads?\(|allow_pickle=True", text), path
 
 
+def test_durations_are_by_a_clock_that_nobody_sets():
+    """The time of day may go backwards; it is read for a date on a page alone."""
+    callers = {path.name for path in ROOT.rglob("*.py")
+               if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(|from time import .*\btime\b", path.read_text())}
+    assert callers == {"page.py"}
+
+
 def test_public_names():
     """What `import umbel` promises."""
     assert sorted(umbel.__all__) == sorted(set(umbel.__all__))
