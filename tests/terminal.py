@@ -29,9 +29,13 @@ def start(*words: str, cwd: Path, first: str = "") -> "subprocess.Popen[str]":
     """The command in its own process, which hears Ctrl-C even where the shell had it ignored; `first` is code."""
     program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import umbel.cli as c;" \
               f" {first or 'pass'}; c.main()"
-    quiet = {name: value for name, value in os.environ.items() if name != "UMBEL_DATA"}
-    return subprocess.Popen([sys.executable, "-c", program, *words], cwd=cwd, text=True, env=quiet,
+    return subprocess.Popen([sys.executable, "-c", program, *words], cwd=cwd, text=True, env=environment(),
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def environment() -> dict[str, str]:
+    """Without a data folder, and with output that is buffered as a person's is."""
+    return {name: value for name, value in os.environ.items() if name not in ("UMBEL_DATA", "PYTHONUNBUFFERED")}
 
 
 def stop_after(process: "subprocess.Popen[str]", round: int, by: signal.Signals) -> tuple[int, str]:

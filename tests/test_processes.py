@@ -13,7 +13,7 @@ from umbel.processes import how_it_ended, start
 
 def test_a_child_ends_when_its_parent_is_killed() -> None:
     """In the midst of its work: their common stdout is closed when both have ended."""
-    busy = "print('at work', flush=True); [None for _ in iter(int, 1)]"
+    busy = "import signal; signal.alarm(60); print('at work', flush=True); [None for _ in iter(int, 1)]"
     parent = subprocess.Popen([sys.executable, "-c", f"from umbel.processes import start; start({busy!r}).wait()"],
                               stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

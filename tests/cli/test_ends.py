@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminal import SMALL, Umbel, start, stop_after
+from terminal import SMALL, Umbel, environment, start, stop_after
 
 MANY = ("--clients", "4", "--epochs", "1", "--batch", "50", "--device", "cpu", "--rounds", "300")
 SHARED = ("run", "fedavg", *MANY, "--model", "lenet5", "--workers", "2", "--out", "r")
@@ -77,7 +77,7 @@ def test_a_full_disk_under_the_output_is_a_sentence(tmp_path: Path) -> None:
     """On stderr, with exit code 2, and once."""
     with Path("/dev/full").open("w") as full:
         process = subprocess.run([sys.executable, "-m", "umbel.cli", "list", "models"], stdout=full, text=True,
-                                 stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=60)
+                                 stderr=subprocess.PIPE, cwd=tmp_path, env=environment(), check=False, timeout=60)
     assert process.returncode == 2
     assert process.stderr == ("Error: What umbel prints cannot be written: No space left on device. Make room there,"
                               " or let it go elsewhere.\n")

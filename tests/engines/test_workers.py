@@ -18,7 +18,7 @@ from umbel.algorithms import FedAvg, FedProx, Oracle, Solo
 from umbel.data.clients import Work
 from umbel.engines import Simulator, crew, simulator
 from umbel.engines.codec import receive, send
-from umbel.engines.crew import AHEAD
+from umbel.engines.crew import AHEAD, Lost
 from umbel.errors import UmbelError
 from umbel.federation.door import Call, Cohort
 from umbel.federation.training import train
@@ -68,7 +68,7 @@ def test_workers_end_with_their_engine():
 
 
 def test_a_lost_worker_is_followed_by_another():
-    """Killed between two rounds or in the midst of its work, as where memory runs out: the bits are the same."""
+    """Killed as where memory runs out, whatever it does: its job is done again, and the bits are the same."""
     alone, shared = engine(1), engine(2)
     lost = []
 
@@ -83,6 +83,24 @@ def test_a_lost_worker_is_followed_by_another():
     assert [process.returncode for process in lost] == [-signal.SIGKILL] * 2
     assert shared.crews[0].workers[0].process not in lost
     shared.close()
+
+
+def test_who_follows_a_lost_worker_is_sent_everything():
+    """What all clients of a call receive, too, though the lost one had it."""
+    fed = engine(2)
+    play(FedAvg(local=LOCAL), fed, rounds=1)
+    worker = fed.crews[0].workers[0]
+    job = ({"task": train.name, "client": 2, "round": 0, "phase": "train", "work": list(Work(epochs=1)),
+            "options": LOCAL.at(0), "uplinks": "", "now": 0}, {}, {"model": fed.net.init(SEED)})
+    worker.has_shared = False
+    before = worker.ask(*job)
+    worker.process.kill()
+    with pytest.raises(Lost, match=r"^was ended by SIGKILL, as where memory runs out$"):
+        worker.ask(*job)
+    after = worker.ask(*job)
+    assert before[0] == after[0] == {"complaint": ""}
+    assert gap(before[1]["send"]["model"], after[1]["send"]["model"]) == 0
+    fed.close()
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(monkeypatch):
@@ -129,11 +147,12 @@ def test_clients_that_do_not_fit_leave_nothing_behind(tmp_path, monkeypatch):
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
     sentence = r"x\.npy cannot be written: File too large\. Set TMPDIR to a folder .* room, or take --workers 1\.$"
     try:
-        with pytest.raises(UmbelError, match=sentence):
+        with pytest.raises(UmbelError, match=sentence) as refused:
             play(FedAvg(local=LOCAL), engine(2), rounds=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
+    assert refused.tb is not None  # which holds whoever could remove it later
 
 
 def test_what_has_no_name_stays_at_home():

@@ -476,7 +476,7 @@ LONG = ("reproduce", "tiny.toml/table1", "--only", "fedavg digits", "--device", 
 
 def begun(folder: Path) -> "subprocess.Popen[str]":
     """A table of one long run, which has done some rounds."""
-    (folder / "tiny.toml").write_text(TINY.replace("rounds = 2", "rounds = 300"))
+    (folder / "tiny.toml").write_text(TINY.replace("rounds = 2", "rounds = 500"))
     process = start(*LONG, cwd=folder)
     limit = time.monotonic() + 60
     while not list(folder.glob("runs/reproduce/tiny-table1/*/rounds.jsonl")) and time.monotonic() < limit:
@@ -503,6 +503,9 @@ def test_a_table_that_was_killed_goes_on_at_once(tmp_path: Path) -> None:
     process = begun(tmp_path)
     process.kill()
     process.communicate(timeout=60)
+    folder = next((tmp_path / "runs" / "reproduce" / "tiny-table1").glob("fedavg*"))
+    RunFolder.open(folder).close()
+    assert not (folder / "result.json").exists()
     again = start(*LONG, cwd=tmp_path)
     out, err = again.communicate(timeout=120)
     assert (again.returncode, err) == (0, "")
