@@ -62,14 +62,14 @@ def test_who_reads_only_the_beginning_ends_the_run_quietly(umbel: Umbel, tmp_pat
     """Exit code 141, not a word, and what was done is kept."""
     process = start("run", "fedavg", *MANY, "--out", "r", cwd=tmp_path)
     assert process.stdout is not None
-    assert "round 1/300" in process.stdout.readline()
+    assert any("round 8/300" in line for line in process.stdout)  # of which most share a checkpoint to come
     process.stdout.close()
     assert process.wait(timeout=60) == 128 + signal.SIGPIPE
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
     done = len((tmp_path / "r" / "rounds.jsonl").read_text().splitlines()) - 1
-    assert 1 <= done < 300
+    assert 8 <= done < 300
     assert umbel("run", "--resume", "--out", "r", "--quiet").code == 0
 
 
