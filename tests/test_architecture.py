@@ -8,8 +8,8 @@ import umbel
 
 ROOT = Path(umbel.__file__).parent
 ORDER = [
-    "errors", "registry", "fields", "files", "seeds", "ops", "tree", "nets", "data", "federation", "clustering",
-    "algorithms", "engines", "runs", "reproduce", "pages", "flower", "cli",
+    "errors", "registry", "fields", "files", "processes", "scratch", "seeds", "ops", "tree", "nets", "data",
+    "federation", "clustering", "algorithms", "engines", "runs", "reproduce", "pages", "flower", "cli",
 ]
 
 
@@ -65,6 +65,13 @@ def test_nothing_is_unpickled_or_evaluated():
     for path in ROOT.rglob("*.py"):
         text = path.read_text()
         assert not re.search(r"torch\.load\(|\beval\(|\bexec\(|pickle\.loads?\(|allow_pickle=True", text), path
+
+
+def test_durations_are_by_a_clock_that_nobody_sets():
+    """The time of day may go backwards; it is read for a date on a page alone."""
+    callers = {path.name for path in ROOT.rglob("*.py")
+               if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(|from time import .*\btime\b", path.read_text())}
+    assert callers == {"page.py"}
 
 
 def test_public_names():

@@ -72,14 +72,16 @@ def digest_of(content: Bytes) -> str:
 # Writing
 
 
-def write_atomically(path: Path, content: Bytes | Iterable[Bytes], durable: bool = True, private: bool = False) -> str:
+def write_atomically(path: Path, content: Bytes | Iterable[Bytes], durable: bool = True, private: bool = False,
+                     advice: str = "") -> str:
     """Write a file that is the old one or the new one, whatever happens; return its digest.
 
     A power cut may lose it unless `durable`. A `private` file, with rows or signatures in it, is for its owner alone.
+    `advice` is what to do where it cannot be written, if that is not the usual.
     """
     pieces = [content] if isinstance(content, bytes | bytearray | memoryview) else content
     digest = digester()
-    with _saying(path, "written"):
+    with _saying(path, "written", advice=advice):
         refuse_irregular(path)
         _clear(path.parent, re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{16}\.part"))
         handle, temporary = _temporary(path, PRIVATE if private else PUBLIC)

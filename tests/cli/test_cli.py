@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from terminal import SMALL, Umbel, snapshot, start
+from terminal import SMALL, Umbel, snapshot, start, stop_after
 
 from umbel import cli
 from umbel.algorithms import ALGORITHMS
@@ -231,15 +231,6 @@ def test_a_finished_run_can_be_given_more_rounds(umbel: Umbel, tmp_path: Path) -
 
 
 # Real processes
-
-
-def stop_after(process: "subprocess.Popen[str]", round: int, by: signal.Signals) -> tuple[int, str]:
-    """Send a signal as soon as a round's line is out; return the exit code and stderr."""
-    assert process.stdout is not None
-    assert any(f"round {round}/" in line for line in process.stdout)
-    process.send_signal(by)
-    err = process.communicate()[1]
-    return process.returncode, err
 
 
 def test_a_killed_run_ends_as_if_it_had_not_been_killed(umbel: Umbel, tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 import gc
 import io
+import resource
+import signal
+import subprocess
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +15,15 @@ from helpers import LOCAL, SEED, TRUTH, gap, play, tiny_model, tiny_population
 
 from umbel import tree
 from umbel.algorithms import FedAvg, FedProx, Oracle, Solo
-from umbel.engines import Simulator, simulator
+from umbel.data.clients import Work
+from umbel.engines import Simulator, crew, simulator
 from umbel.engines.codec import receive, send
-from umbel.federation.door import Cohort
+from umbel.engines.crew import AHEAD, Lost
+from umbel.errors import UmbelError
+from umbel.federation.door import Call, Cohort
+from umbel.federation.training import train
 from umbel.nets.wrap import build
+from umbel.processes import start
 
 
 def engine(workers, net=None):
@@ -48,25 +57,102 @@ def test_workers_end_with_their_engine():
     """Processes are ended, and the folder that they read the clients from is removed."""
     fed = engine(2)
     play(FedAvg(local=LOCAL), fed, rounds=1)
-    crew = fed.crews[0]
-    processes = [worker.process for worker in crew.workers]
+    first = fed.crews[0]
+    processes = [worker.process for worker in first.workers]
     fed.close()
     assert all(process.poll() is not None for process in processes)
-    assert not crew.folder.exists()
+    assert not first.scratch.path.exists()
     play(FedAvg(local=LOCAL), fed, rounds=1)  # and a new crew comes when there is work again
-    assert fed.crews[0] is not crew
+    assert fed.crews[0] is not first
     fed.close()
 
 
-def test_a_worker_that_dies_is_an_error():
-    """A killed worker is an error, not a wait for ever."""
-    fed = engine(1 + 1)
+def test_a_lost_worker_is_followed_by_another():
+    """Killed as where memory runs out, whatever it does: its job is done again, and the bits are the same."""
+    alone, shared = engine(1), engine(2)
+    lost = []
+
+    def kill(phase, done, asked):
+        if done == 2 and len(lost) < 2:
+            lost.append(shared.crews[0].workers[0].process)
+            lost[-1].kill()
+
+    with shared.watched(kill):
+        a, b = play(FedAvg(local=LOCAL), alone), play(FedAvg(local=LOCAL), shared)
+    assert torch.equal(tree.flat(a.models), tree.flat(b.models))
+    assert [process.returncode for process in lost] == [-signal.SIGKILL] * 2
+    assert shared.crews[0].workers[0].process not in lost
+    shared.close()
+
+
+def test_who_follows_a_lost_worker_is_sent_everything():
+    """What all clients of a call receive, too, though the lost one had it."""
+    fed = engine(2)
     play(FedAvg(local=LOCAL), fed, rounds=1)
-    for worker in fed.crews[0].workers:
-        worker.process.kill()
-        worker.process.wait()
-    with pytest.raises((RuntimeError, BrokenPipeError)):
+    worker = fed.crews[0].workers[0]
+    job = ({"task": train.name, "client": 2, "round": 0, "phase": "train", "work": list(Work(epochs=1)),
+            "options": LOCAL.at(0), "uplinks": "", "now": 0}, {}, {"model": fed.net.init(SEED)})
+    worker.has_shared = False
+    before = worker.ask(*job)
+    worker.process.kill()
+    with pytest.raises(Lost, match=r"^was ended by SIGKILL, as where memory runs out$"):
+        worker.ask(*job)
+    after = worker.ask(*job)
+    assert before[0] == after[0] == {"complaint": ""}
+    assert gap(before[1]["send"]["model"], after[1]["send"]["model"]) == 0
+    fed.close()
+
+
+def test_workers_that_are_lost_again_and_again_end_the_run(monkeypatch):
+    """Three for one job; the sentence says how they ended and what to do, and nothing stays behind."""
+    started = []
+
+    def start_and_die(folder):
+        started.append(folder)
+        return start("import os; os.kill(os.getpid(), 9)", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(crew, "_start", start_and_die)
+    fed = engine(2)
+    with pytest.raises(UmbelError, match=r"^3 worker processes that trained the client '.*' are lost; the last was"
+                                         r" ended by SIGKILL, as where memory runs out\. Go on with fewer"):
         play(FedAvg(local=LOCAL), fed, rounds=1)
+    assert 4 <= len(started) <= 2 + 2 * 3 * AHEAD
+    assert not started[0].exists()
+    assert not fed.crews[0].close.alive
+
+
+@pytest.mark.parametrize(("about", "sentence"), [
+    ({"uplinks": "shrink:3"}, "There is no uplink 'shrink'."),
+    ({"options": {"epochs": 1}}, "A worker process failed at the client 'c002' (TypeError: "),
+])
+def test_what_a_worker_raises_is_a_sentence(about, sentence):
+    """An UmbelError says its own, anything else where it was; the worker lives on."""
+    fed = engine(2)
+    play(FedAvg(local=LOCAL), fed, rounds=1)
+    worker = fed.crews[0].workers[0]
+    header = {"task": train.name, "client": 2, "round": 0, "phase": "train", "work": list(Work(epochs=1)),
+              "options": {}, "uplinks": "", "now": 0}
+    answer, reply = worker.ask(header | about, {}, {})
+    assert answer["complaint"].startswith(sentence)
+    assert not reply
+    with pytest.raises(UmbelError, match="failed at the client"):
+        list(fed.crews[0].perform(Call(train, Cohort(torch.arange(2), 0), Work(epochs=1), {}, {}, {})))
+    fed.close()
+
+
+def test_clients_that_do_not_fit_leave_nothing_behind(tmp_path, monkeypatch):
+    """The sentence names the file and says what to do; the folder is removed at once."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+    sentence = r"x\.npy cannot be written: File too large\. Set TMPDIR to a folder .* room, or take --workers 1\.$"
+    try:
+        with pytest.raises(UmbelError, match=sentence) as refused:
+            play(FedAvg(local=LOCAL), engine(2), rounds=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+    assert refused.tb is not None  # which holds whoever could remove it later
 
 
 def test_what_has_no_name_stays_at_home():
@@ -107,6 +193,7 @@ def test_half_an_answer_is_none():
     pipe = io.BytesIO()
     send(pipe, {}, {"model": torch.zeros(10)})
     assert receive(io.BytesIO(pipe.getvalue()[:-1])) is None
+    assert receive(io.BytesIO(pipe.getvalue()[:20])) is None
 
 
 def test_training_leaves_the_model_that_was_sent_alone():

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import shlex
 import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,11 +18,12 @@ from terminal import SMALL, Umbel, snapshot, start
 from umbel.algorithms import ALGORITHMS
 from umbel.errors import UmbelError
 from umbel.nets.objective import Metric
-from umbel.reproduce import beside, computed, cost, selection
+from umbel.reproduce import beside, cells, computed, cost, selection
 from umbel.reproduce.beside import Outcome
 from umbel.reproduce.measures import MEASURES
 from umbel.reproduce.selection import AtHand
 from umbel.reproduce.table import Printed, TableCell, block, load, names
+from umbel.runs.checkpoint import RunFolder
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable
 
@@ -385,7 +388,7 @@ def test_finished_cells_are_kept_and_the_others_are_not_run(umbel: Umbel, tiny: 
     assert told(tmp_path / "t")["solo", "digits turned", "accuracy"]["ours"] is not None  # made on another machine
     recipe.write_text(recipe.read_text().replace("epochs = 1", "epochs = 3"))
     resealed(result.parent)
-    umbel(*common)
+    assert umbel(*common).code == 1
     changed = told(tmp_path / "t")["solo", "digits turned", "accuracy"]
     assert changed["verdict"] == "failed"
     assert "is from another recipe: its 'epochs' is 3" in changed["why"][0]  # type: ignore[index]
@@ -404,8 +407,10 @@ def test_more_seeds_give_a_spread(umbel: Umbel, tiny: Path, tmp_path: Path) -> N
 
 
 def test_a_cell_that_fails_says_its_sentence_and_the_others_go_on(umbel: Umbel, tiny: Path, tmp_path: Path) -> None:
-    """A learning rate of 1e30 loses every answer."""
-    assert umbel("reproduce", "tiny.toml/table2", "--device", "cpu", "--out", "t").code == 0
+    """A learning rate of 1e30 loses every answer; the table is shown and written, and the exit code is 1."""
+    said = umbel("reproduce", "tiny.toml/table2", "--device", "cpu", "--out", "t")
+    assert (said.code, said.err) == (1, "")
+    assert "1 failed" in said.out
     found = told(tmp_path / "t")
     assert found["fedavg hot", "digits", "accuracy"]["verdict"] == "failed"
     assert "3 rounds in a row were lost" in found["fedavg hot", "digits", "accuracy"]["why"][0]  # type: ignore[index]
@@ -466,23 +471,53 @@ def test_a_run_folder_is_no_place_for_a_table(umbel: Umbel, tiny: Path) -> None:
     assert (said.code, "It is a run itself: choose another --out." in said.err) == (2, True)
 
 
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> None:
-    """Exit code 130; the command it prints finishes the table."""
-    long = TINY.replace("rounds = 2", "rounds = 400")
-    (tmp_path / "tiny.toml").write_text(long)
-    words = ["reproduce", "tiny.toml/table1", "--only", "digits", "--device", "cpu", "--jobs", "1"]
-    process = start(*words, cwd=tmp_path)
-    folder = tmp_path / "runs" / "reproduce" / "tiny-table1"
+LONG = ("reproduce", "tiny.toml/table1", "--only", "fedavg digits", "--device", "cpu", "--jobs", "1")
+
+
+def begun(folder: Path) -> "subprocess.Popen[str]":
+    """A table of one long run, which has done some rounds."""
+    (folder / "tiny.toml").write_text(TINY.replace("rounds = 2", "rounds = 500"))
+    process = start(*LONG, cwd=folder)
     limit = time.monotonic() + 60
-    while not list(folder.glob("*/rounds.jsonl")) and time.monotonic() < limit:
+    while not list(folder.glob("runs/reproduce/tiny-table1/*/rounds.jsonl")) and time.monotonic() < limit:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    return process
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(by: signal.Signals, tmp_path: Path) -> None:
+    """Exit code 128 and the signal's number; the run has ended as well, and kept its checkpoint."""
+    process = begun(tmp_path)
+    process.send_signal(by)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.startswith("Interrupted with 0 of 2 runs finished. Go on with: umbel reproduce tiny.toml/table1")
-    assert " ".join(words[2:]) in err
-    assert list(folder.glob("*/checkpoint.json"))
-    assert not list(folder.glob("*/result.json"))
+    assert process.returncode == 128 + by
+    assert err == f"Interrupted with 0 of 1 runs finished. Go on with: {shlex.join(['umbel', *LONG])}\n"
+    folder = next((tmp_path / "runs" / "reproduce" / "tiny-table1").glob("fedavg*"))
+    RunFolder.open(folder).close()  # nobody holds its lock
+    assert (folder / "checkpoint.json").exists()
+    assert not (folder / "result.json").exists()
+
+
+def test_a_table_that_was_killed_goes_on_at_once(tmp_path: Path) -> None:
+    """Its runs end with it: the same command finds their folders free, and finishes the table."""
+    process = begun(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    folder = next((tmp_path / "runs" / "reproduce" / "tiny-table1").glob("fedavg*"))
+    RunFolder.open(folder).close()
+    assert not (folder / "result.json").exists()
+    again = start(*LONG, cwd=tmp_path)
+    out, err = again.communicate(timeout=120)
+    assert (again.returncode, err) == (0, "")
+    assert "1/1  fedavg, digits turned, seed 0" in out
+    assert told(tmp_path / "runs" / "reproduce" / "tiny-table1")["fedavg", "digits turned", "accuracy"]["ours"]
+
+
+def test_a_run_that_gives_no_reason_says_how_it_ended() -> None:
+    """As one that is killed by the kernel, for memory."""
+    assert cells._sentence("", -9) == "The run was ended by SIGKILL, as where memory runs out, and gave no reason."
+    assert cells._sentence("Error: It is so.\n", 2) == "It is so."
+    assert cells._sentence("Traceback\nKeyError: 'a'\n", 1) == "KeyError: 'a' (exit code 1)."
 
 
 def test_list_tables(umbel: Umbel) -> None:

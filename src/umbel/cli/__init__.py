@@ -9,7 +9,7 @@ from umbel.cli import admit  # noqa: F401  isort: skip
 from umbel.cli import report  # noqa: F401  isort: skip
 from umbel.cli import reproduce  # noqa: F401  isort: skip
 from umbel.cli import lists  # noqa: F401  isort: skip
-from umbel.cli.base import app, console, fail
+from umbel.cli.base import app, console, fail, stoppable
 from umbel.errors import UmbelError
 
 
@@ -29,10 +29,12 @@ def _version(
 
 
 def main() -> None:
-    """Entry point: a wrong input is one sentence and exit code 2. An interruption is 130, here and in typer."""
+    """Entry point: a wrong input is one sentence and exit code 2; a signal's is 128 and its number."""
     try:
-        app(prog_name="umbel")
+        with stoppable():
+            app(prog_name="umbel")
     except UmbelError as error:
         fail(str(error), 2)
-    except OSError as error:
-        fail(f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}.", 2)
+    except OSError as error:  # files say more (files.py); what is left is the system's
+        fail(f"The system refuses {error.filename or 'something'}: {error.strerror or error}. Look after that, and give"
+             " the same command again.", 2)

@@ -28,7 +28,8 @@ def reproduce(
     """Show a paper's table with our figures beside the printed ones.
 
     NAME is PAPER/TABLE; `umbel list tables`. PAPER may be a TOML file of your own. Finished cells are kept in the
-    folder: the same command goes on where it was stopped, and a cell that was not run is printed as such.
+    folder: the same command goes on where it was stopped, and a cell that was not run is printed as such. Where one
+    failed, the table is shown and written, and the exit code is 1.
 
     Example: umbel reproduce comparative/table2 --only mnist
     """

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from umbel.cli.base import console, cores, fail, say
+from umbel.cli.base import Stopped, console, cores, fail, say, undisturbed
 from umbel.errors import UmbelError
 from umbel.runs import compare as comparison
 from umbel.runs import screen
@@ -118,15 +118,19 @@ def _to_resume(experiment: Experiment | None, out: Path | None) -> Path:
 
 
 def _play(session: Session, name: str, quiet: bool, again: str) -> None:
-    """Run a session to its end; Ctrl-C keeps the checkpoint and says how to go on."""
+    """Run a session to its end; whatever ends it keeps the checkpoint, and a signal's end says how to go on."""
     try:
         for _ in screen.follow(session, console, name, quiet):
             pass
         session.finish()
-    except KeyboardInterrupt:
-        session.fed.close()
+    except Stopped as end:
+        undisturbed()
+        session.close()
         done = session.saved.round + 1 if session.saved else 0
-        fail(f"Interrupted after {done} of {session.total} rounds. {again}", 130)
+        fail(f"Interrupted after {done} of {session.total} rounds. {again}", end.code)
+    except BaseException:
+        session.close()
+        raise
 
 
 def _show(info: dict[str, Any], folder: Path) -> None:

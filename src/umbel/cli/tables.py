@@ -2,15 +2,17 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from umbel.cli.base import console, cores, fail, say
+from umbel.cli.base import Stopped, console, cores, fail, say, undisturbed
 from umbel.data import sources
 from umbel.reproduce import beside, gather, selection
 from umbel.reproduce.beside import Comparison
@@ -35,6 +37,7 @@ def reproduce(*, name: str, only: list[str] | None, seeds: int, rounds: int | No
     refuse_run_folder(folder)
     resolved = Experiment(device=device).resolved().device
     at_hand = AtHand.look(sorted({each for cell in table.cells for each in selection.sets_of(table, cell)}), data_dir)
+    reasons: dict[TableCell, str] = {}
     if table.compute:
         bring = cache(lambda each: sources.open_dataset(each, data_dir))
         with console.status("Computing ..."):
@@ -50,6 +53,8 @@ def reproduce(*, name: str, only: list[str] | None, seeds: int, rounds: int | No
     beside.write(folder, table, made, head, {"seeds": seeds, "rounds": rounds, "parts": dict(at_hand.parts)})
     _show(table, made, head)
     say(f"Runs, table.json, table.csv and table.md: {folder}")
+    if any(reason.startswith("failed") for reason in reasons.values()):
+        raise typer.Exit(1)
 
 
 def _again(options: dict[str, Any]) -> str:
@@ -65,26 +70,26 @@ def _again(options: dict[str, Any]) -> str:
 
 
 def _play(todo: Sequence[Job], players: Players, again: str) -> dict[TableCell, str]:
-    """Run them, showing what ends; Ctrl-C keeps what is finished and says how to go on."""
+    """Run them, showing what ends; a signal keeps what is finished, and says how to go on."""
     complaints: dict[TableCell, str] = {}
     ended = 0
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
                TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(f"{len(todo)} runs", total=sum(job.total for job in todo))
-        playing = players.play()
         try:
-            for event in playing:
-                progress.update(bar, completed=sum(job.done for job in todo))
-                if isinstance(event, Ended):
-                    ended += 1
-                    if event.complaint:
-                        complaints[event.job.cell] = f"failed: {event.complaint}"
-                    say(f"{ended}/{len(todo)}  {event.job.name}: {event.complaint or f'{event.seconds:.0f} s'}")
-        except KeyboardInterrupt:
-            playing.close()
+            with closing(players.play()) as playing:
+                for event in playing:
+                    progress.update(bar, completed=sum(job.done for job in todo))
+                    if isinstance(event, Ended):
+                        ended += 1
+                        if event.complaint:
+                            complaints[event.job.cell] = f"failed: {event.complaint}"
+                        say(f"{ended}/{len(todo)}  {event.job.name}: {event.complaint or f'{event.seconds:.0f} s'}")
+        except Stopped as end:
+            undisturbed()
             progress.stop()
-            fail(f"Interrupted with {ended} of {len(todo)} runs finished. Go on with: {again}", 130)
+            fail(f"Interrupted with {ended} of {len(todo)} runs finished. Go on with: {again}", end.code)
     return complaints
 
 

@@ -29,7 +29,7 @@ def send(pipe: IO[bytes], header: dict[str, Any], values: Tree) -> None:
 def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], Tree] | None:
     """What `send` wrote at the other end, or None when that end is closed."""
     line = pipe.readline()
-    if not line:
+    if not line.endswith(b"\n"):
         return None
     header = json.loads(line)
     leaves: dict[str, Tensor] = {}

@@ -3,10 +3,7 @@
 Whole clients are trained apart, with the same code and the same bits as in one process, for any number of workers.
 """
 
-import shutil
 import subprocess
-import sys
-import tempfile
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,14 +19,18 @@ from umbel import tree
 from umbel.engines.codec import receive, send
 from umbel.engines.local import LocalClients
 from umbel.engines.on_disk import write_clients
+from umbel.errors import UmbelError
 from umbel.federation.door import Answered, Call
 from umbel.federation.tasks import Loop
 from umbel.federation.uplink import written
 from umbel.nets.model import Model
+from umbel.processes import how_it_ended, start
+from umbel.scratch import MORE_ROOM, Scratch
 from umbel.tree import Tree
 
 AHEAD = 2  # jobs of a worker: it finds the next one in its pipe when it has answered the last
 PIPE = 2**20  # bytes: a model passes in a few pieces, where the system allows it
+TRIES = 3  # of a job whose worker is lost: memory may have been short for a moment, and a job draws no randomness
 
 
 def can_leave_home(net: Model, call: Call) -> bool:
@@ -39,25 +40,54 @@ def can_leave_home(net: Model, call: Call) -> bool:
     return net.registered and all(home.startswith("umbel.") for home in homes)
 
 
-class Worker:
-    """A process that answers in the order in which it is asked; it can be asked again before it has answered."""
+class Lost(Exception):
+    """A worker process ended before it had answered."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+
+class Worker:
+    """A process that answers in the order in which it is asked; it can be asked again before it has answered.
+
+    One that is lost is followed by another.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.writing, self.reading = Lock(), Lock()
+        self.changing = Lock()  # held while `process` is, or `over` becomes, another
+        self.over = False
+        self.process = _start(folder)
         self.has_shared = False  # whether it was sent what all clients of this call receive
 
-    def ask(self, header: dict[str, Any], values: Tree, shared: Tree) -> tuple[dict[str, Any], Tree] | None:
+    def ask(self, header: dict[str, Any], values: Tree, shared: Tree) -> tuple[dict[str, Any], Tree]:
         """Send a job and wait for its answer. Who has asked waits to read before the next may ask: so order is kept."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with ExitStack() as turn:
+        answer = None
+        with ExitStack() as turn, suppress(BrokenPipeError):
             with self.writing:
-                send(self.process.stdin, header | {"has_shared": self.has_shared},
+                process = self.process
+                assert process.stdin is not None
+                assert process.stdout is not None
+                send(process.stdin, header | {"has_shared": self.has_shared},
                      values if self.has_shared else {**values, "shared": shared})
                 self.has_shared = True
                 turn.enter_context(self.reading)
-            return receive(self.process.stdout)
+            answer = receive(process.stdout)
+        if answer is None:
+            raise Lost(self._follow(process))
+        return answer
+
+    def _follow(self, lost: "subprocess.Popen[bytes]") -> str:
+        """Start another process in the place of a lost one, unless somebody has; return how that one ended."""
+        with self.writing, self.reading, self.changing:  # nobody asks, and nobody waits for an answer of the old one
+            if self.process is lost and not self.over:
+                _end_process(lost)
+                self.process, self.has_shared = _start(self.folder), False
+        return how_it_ended(lost.wait())
+
+    def end(self) -> None:
+        """End the process, whatever it does; no other follows."""
+        with self.changing:
+            self.over = True
+        _end_process(self.process)
 
 
 class Crew:
@@ -66,14 +96,20 @@ class Crew:
     def __init__(self, clients: LocalClients, net: Model, count: int) -> None:
         self.clients = clients
         self.net = net
-        self.folder = Path(tempfile.mkdtemp(prefix="umbel-"))
-        write_clients(self.folder, clients.population, net, clients.seed)
-        self.workers = [Worker(_start(self.folder)) for _ in range(count)]
+        self.scratch = Scratch()
+        self.workers: list[Worker] = []
+        self.close = weakref.finalize(self, _end, self.workers, self.scratch)
+        try:
+            write_clients(self.scratch.path, clients.population, net, clients.seed, f"{MORE_ROOM}, or take --workers 1")
+            for _ in range(count):
+                self.workers.append(Worker(self.scratch.path))
+        except BaseException:
+            self.close()
+            raise
         self.free: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers * AHEAD:
             self.free.put(worker)
         self.threads = ThreadPoolExecutor(count * AHEAD)
-        self.close = weakref.finalize(self, _end, [worker.process for worker in self.workers], self.folder)
 
     def perform(self, call: Call) -> Iterator[Answered]:
         """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""
@@ -103,30 +139,46 @@ class Crew:
         header = {"task": call.task.name, "client": i, "round": call.cohort.round, "phase": call.cohort.phase,
                   "work": list(call.work), "options": call.options, "uplinks": written(call.uplinks),
                   "now": call.now}
-        worker = self.free.get()
-        try:
-            answer = worker.ask(header, values, call.shared)
-        finally:
-            self.free.put(worker)
-        if answer is None:
-            raise RuntimeError(f"A worker process ended with code {worker.process.wait()}; what it said stands above.")
-        return answer[1]
+        header, reply = self._answer(header, values, call.shared)
+        if header["complaint"]:
+            raise UmbelError(header["complaint"])
+        return reply
+
+    def _answer(self, header: dict[str, Any], values: Tree, shared: Tree) -> tuple[dict[str, Any], Tree]:
+        """What some worker answers; a job whose worker is lost is done by another, in the same bits."""
+        how = ""
+        for _ in range(TRIES):
+            worker = self.free.get()
+            try:
+                return worker.ask(header, values, shared)
+            except Lost as lost:
+                how = str(lost)
+            finally:
+                self.free.put(worker)
+        name = self.clients.population.names[header["client"]]
+        raise UmbelError(f"{TRIES} worker processes that trained the client '{name}' are lost; the last {how}. Go on"
+                         " with fewer (--resume, --workers 1), or start again with a smaller batch or model.")
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
+def _start(folder: Path) -> "subprocess.Popen[bytes]":
     """A worker in a session of its own: Ctrl-C reaches the simulator alone, which then ends it."""
     code = "import sys; from umbel.algorithms import import_all; from umbel.engines.worker import main;" \
            " import_all(); main(sys.argv[1])"  # tasks come by name, and methods bring some of their own
-    return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            start_new_session=True, pipesize=PIPE)
+    return start(code, str(folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+                 pipesize=PIPE)
 
 
-def _end(processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    for process in processes:
-        process.terminate()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # what was not flushed has nowhere to go
-                    pipe.close()
-    shutil.rmtree(folder, ignore_errors=True)
+def _end(workers: list[Worker], scratch: Scratch) -> None:
+    for worker in workers:
+        worker.end()
+    scratch.remove()
+
+
+def _end_process(process: "subprocess.Popen[bytes]") -> None:
+    """Kill it: it has nothing of its own to lose."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # what was not flushed has nowhere to go
+                pipe.close()

@@ -7,16 +7,20 @@ tensors. A task is looked up by name; nothing that comes in is imported or evalu
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from umbel import tree
 from umbel.data.clients import Work
 from umbel.engines.codec import receive, send
+from umbel.engines.local import LocalClients
 from umbel.engines.on_disk import clients_from
+from umbel.errors import UmbelError
 from umbel.federation.door import Call, Cohort
 from umbel.federation.tasks import TASKS
 from umbel.federation.uplink import parse
+from umbel.nets.model import Model
 from umbel.tree import Tree
 
 
@@ -29,15 +33,29 @@ def main(folder: str) -> None:
     while (job := receive(sys.stdin.buffer)) is not None:
         header, values = job
         shared = shared if header["has_shared"] else values.get("shared", {})
-        i, name = header["client"], clients.population.names[header["client"]]
-        cohort = Cohort(torch.tensor([i]), header["round"], header["phase"])
-        options = {key: tuple(value) if isinstance(value, list) else value for key, value in header["options"].items()}
-        each = {key: leaf[None] if torch.is_tensor(leaf) else tree.stack([leaf])
-                for key, leaf in values.get("inputs", {}).items()}
-        clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
-        call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options,
-                    parse(header["uplinks"]), header["now"])
-        sent = clients.answer(net, call, 0)
-        kept = clients.diary.pages.get(name, {}).get(header["round"], {})
+        complaint, reply = "", {}
+        try:
+            reply = _done(clients, net, header, values, shared)
+        except UmbelError as error:
+            complaint = str(error)
+        except Exception as error:
+            first = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+            complaint = f"A worker process failed at the client '{clients.population.names[header['client']]}'" \
+                        f" ({type(error).__name__}: {first}): with --workers 1 it says where."
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so
-            send(out, {}, {"send": sent} | ({"keep": kept} if kept else {}))
+            send(out, {"complaint": complaint}, reply)
+
+
+def _done(clients: LocalClients, net: Model, header: dict[str, Any], values: Tree, shared: Tree) -> Tree:
+    """A job's answer: what the client sends, and what it keeps."""
+    i, name = header["client"], clients.population.names[header["client"]]
+    cohort = Cohort(torch.tensor([i]), header["round"], header["phase"])
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in header["options"].items()}
+    each = {key: leaf[None] if torch.is_tensor(leaf) else tree.stack([leaf])
+            for key, leaf in values.get("inputs", {}).items()}
+    clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
+    call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options,
+                parse(header["uplinks"]), header["now"])
+    sent = clients.answer(net, call, 0)
+    kept = clients.diary.pages.get(name, {}).get(header["round"], {})
+    return {"send": sent} | ({"keep": kept} if kept else {})

@@ -23,7 +23,7 @@ from umbel.data.clients import Pool, Population
 from umbel.data.rows import Like, site
 from umbel.engines.local import Diary, LocalClients, device_of
 from umbel.errors import UmbelError
-from umbel.files import write_atomically
+from umbel.files import make_folder, write_atomically
 from umbel.flower.wire import NAME, WORDS, Unbelievable, call_from, digest, fingerprint, record, shown, words
 from umbel.nets.model import Model
 from umbel.tree import Tree
@@ -74,7 +74,7 @@ class DiskDiary(Diary):
             return
         page = {**self.read(name, round), **keep}
         path = self._page(name, round)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         content = save({key: leaf.cpu().contiguous().clone() for key, leaf in tree.named(page).items()})
         write_atomically(path, content, self.durable)
         for old in self._rounds(name)[:-2]:

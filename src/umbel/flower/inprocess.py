@@ -3,9 +3,6 @@
 Who is dead, late or slow is set by hand, and the clock is a number: nothing really waits.
 """
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from umbel.federation.door import Answered, Call, Silent
 from umbel.flower.client import DiskDiary, Site, node_app
 from umbel.flower.server import Clock, FlowerFederation, Patience
 from umbel.nets.model import Model
+from umbel.scratch import Scratch
 from umbel.tree import Tree
 
 
@@ -141,8 +139,8 @@ class InProcessFlower(SimulatedFlower):
     grid: InProcessGrid
 
     def __init__(self, net: Model, population: Population, seed: int = 0, *, patience: Patience | None = None) -> None:
-        memory = Path(tempfile.mkdtemp(prefix="umbel-"))
-        self._end = weakref.finalize(self, shutil.rmtree, memory, ignore_errors=True)
+        self._scratch = Scratch()
+        memory = self._scratch.path
         sites = [Site(one(population, i), net, memory, durable=False) for i in range(len(population.names))]
         app = node_app(lambda context: sites[int(context.node_config["partition-id"])])
         grid = InProcessGrid(app, [{"partition-id": i} for i in range(len(sites))])

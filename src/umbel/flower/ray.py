@@ -5,8 +5,6 @@ Slower than the simulator (seconds to start, a tenth of a second a message): it 
 
 import logging
 import os
-import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -34,6 +32,7 @@ from umbel.flower.inprocess import OwnGrid, SimulatedFlower, one
 from umbel.flower.server import Patience
 from umbel.nets.model import Model
 from umbel.nets.networks import MODELS
+from umbel.scratch import Scratch
 
 PATIENCE = Patience(deadline=86_400.0, hello=86_400.0)  # nodes of a simulation are slow at most, never gone
 
@@ -49,11 +48,12 @@ class RayFlower(SimulatedFlower):
                              f" {', '.join(MODELS)}. Got '{net.name}' instead.")
         if device.type != "cpu":
             raise UmbelError(f"The engine 'flower' computes on the CPU. Got device '{device.type}': take --device cpu.")
-        self.folder = Path(tempfile.mkdtemp(prefix="umbel-"))
+        scratch = Scratch()
+        self.folder = scratch.path
         write_clients(self.folder, population, net, seed)
         grid = RayGrid(self.folder, len(population.names))
         super().__init__(net, population, seed, grid, self.folder / "memory", PATIENCE)
-        self._end = weakref.finalize(self, _end, grid, self.folder)
+        self._end = weakref.finalize(self, _end, grid, scratch)
 
     def arrive(self, round: int) -> None:
         """As in any simulation; Ray starts here, once `workers` is known."""
@@ -65,9 +65,9 @@ class RayFlower(SimulatedFlower):
         self._end()
 
 
-def _end(grid: "RayGrid", folder: Path) -> None:
+def _end(grid: "RayGrid", scratch: Scratch) -> None:
     grid.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    scratch.remove()
 
 
 @lru_cache(maxsize=1)

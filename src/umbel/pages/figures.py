@@ -1,5 +1,6 @@
 """The figures of a report as files for a paper: PNG at 300 dpi and SVG, one column wide, drawn by matplotlib."""
 
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from umbel.errors import UmbelError
+from umbel.files import make_folder, write_atomically
 from umbel.nets.objective import Metric
 from umbel.pages import views
 from umbel.pages.load import Floats, Run
@@ -35,15 +37,16 @@ def write(runs: Sequence[Run], folder: Path) -> list[Path]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UmbelError("Figures for a paper need matplotlib: pip install 'umbel[report]'.") from error
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.resolve())
     written = []
     for name, (wide, high), draw in _all(runs):
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=(wide, high))
             draw(figure.add_subplot())
             for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-                path = folder / f"{name}.{kind}"
-                figure.savefig(path, dpi=300, metadata=metadata)
+                path, image = folder / f"{name}.{kind}", io.BytesIO()
+                figure.savefig(image, format=kind, dpi=300, metadata=metadata)
+                write_atomically(path, image.getvalue())
                 written.append(path)
     return written
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from umbel.errors import UmbelError
-from umbel.files import write_atomically
+from umbel.files import make_folder, write_atomically
 from umbel.pages import load, page
 from umbel.runs.result import Result
 
@@ -41,7 +41,7 @@ def write(runs: Sequence[load.Run], target: Path, figures: Path | None = None) -
         raise UmbelError(f"A report is of runs that are judged by one metric. Got {' and '.join(names)}: make one"
                          " report of each.")
     target = target / "report.html" if target.is_dir() else target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent.resolve())
     write_atomically(target, page.write(list(runs)).encode())
     if figures is None:
         return target, 0

@@ -5,9 +5,7 @@ Finished runs are kept, interrupted ones resume, and a cell that fails says why 
 
 import os
 import re
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -18,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from umbel.errors import UmbelError
-from umbel.files import write_atomically
+from umbel.files import make_folder, write_atomically
+from umbel.processes import how_it_ended, start
 from umbel.reproduce.table import TableCell
 from umbel.runs.experiment import Experiment
 from umbel.runs.session import same_recipe
@@ -96,13 +95,13 @@ class Players:
                 self.stop()
 
     def stop(self) -> None:
-        """Interrupt what runs, wait for it, and end what does not stop."""
+        """Ask what runs to end, wait for it, and end what does not."""
         self._stopped.set()
         running = list(self._running.values())
         limit = time.monotonic() + SECONDS_TO_STOP
         while running and time.monotonic() < limit:
-            for process in running:  # again each second: an interruption inside a callback of C code is lost
-                process.send_signal(signal.SIGINT)
+            for process in running:  # again each second: a signal inside a callback of C code is lost
+                process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 running[0].wait(1.0)
             running = [process for process in running if process.poll() is None]
@@ -114,17 +113,17 @@ class Players:
         if self._stopped.is_set():
             return Ended(job, "interrupted", 0.0)
         recipe = job.folder.parent / "recipes" / f"{job.folder.name}.toml"
-        recipe.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(recipe.parent)
         write_atomically(recipe, job.experiment.to_toml().encode())
-        command = [sys.executable, "-m", "umbel.cli", "run", str(recipe), "--quiet", "--out", str(job.folder),
-                   "--workers", "1" if self.at_once > 1 else str(os.cpu_count() or 1)]
-        command += ["--resume"] if (job.folder / "recipe.toml").exists() else []
-        command += ["--data-dir", str(self.data_dir)] if self.data_dir else []
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                              env=self._environment()) as process:
+        words = ["run", str(recipe), "--quiet", "--out", str(job.folder),
+                 "--workers", "1" if self.at_once > 1 else str(os.cpu_count() or 1)]
+        words += ["--resume"] if (job.folder / "recipe.toml").exists() else []
+        words += ["--data-dir", str(self.data_dir)] if self.data_dir else []
+        with start("from umbel.cli import main; main()", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                   text=True, env=self._environment()) as process:
             self._running[id(process)] = process
             if self._stopped.is_set():  # while it was being started: `stop` did not see it
-                process.send_signal(signal.SIGINT)
+                process.terminate()
             _, errors = process.communicate()
             del self._running[id(process)]
         return Ended(job, _sentence(errors, process.returncode), time.monotonic() - started)
@@ -140,7 +139,9 @@ def _sentence(errors: str, code: int) -> str:
     if not code:
         return ""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    last = lines[-1].removeprefix("Error: ") if lines else "it gave no reason"
+    if not lines:
+        return f"The run {how_it_ended(code)}, and gave no reason."
+    last = lines[-1].removeprefix("Error: ")
     return last if last.endswith(".") else f"{last} (exit code {code})."
 
 

@@ -16,6 +16,7 @@ quicker share a checkpoint. A kill costs the rounds since the last one, which ar
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from umbel.runs.tensors import at_hand, from_bytes, pieces
 from umbel.tree import Tree
 
 KINDS = ("state", "memory", "evidence", "best")  # of safetensors files, fields of `Unwritten`
+LETTING_GO = 1.0  # seconds in which a process that was just killed gives its lock back
 PRIVATE = ("memory", "evidence", "best")  # clients' models and signatures are for the owner's eyes
 
 
@@ -200,8 +202,8 @@ class RunFolder:
         if state.evidence is not self._evidence:
             self._evidence = state.evidence
             new = replace(new, evidence=state.evidence)
+        self.add_line(record)  # first: a line too many is cut off, should a signal come in between
         self._next = new
-        self.add_line(record)
         if wait:
             self.flush()
         elif self._beside.ready():
@@ -398,9 +400,15 @@ def _kind(name: str) -> str:
 def _locked(path: Path) -> int:
     """A lock on the folder itself, which the end of the process gives back, however it ends."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise UmbelError(f"The run folder {path} is in use by another process: wait for it, or use --out.") from error
-    return handle
+    limit = time.monotonic() + LETTING_GO
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except OSError as error:
+            if time.monotonic() < limit:
+                time.sleep(0.05)
+                continue
+            os.close(handle)
+            raise UmbelError(f"The run folder {path} is in use by another process: wait for it, or use"
+                             " --out.") from error
