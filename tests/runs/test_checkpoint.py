@@ -274,7 +274,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
                                "checkpoint.json must be as umbel wrote it")
        for value in ({}, [], 3, {"round": 2, "files": {}, "memory_rounds": {}, "seal": ""})},
     "recipe not TOML": (lambda at: (at / "recipe.toml").write_text("="), "recipe.toml must be TOML"),
-    "partition cut": (lambda at: cut(at / "partition.npz"), "must be a partition that umbel saved"),
+    "partition cut": (lambda at: cut(at / "partition.npz"), "partition.npz must be as umbel wrote it"),
 }
 
 

@@ -68,7 +68,7 @@ class Session:
         folder = RunFolder.open(out)
         try:
             recipe = same_recipe(out, experiment)
-            stored = replace(recipe, partition=str(out / "partition.npz")) if _drawn(out) else recipe
+            stored = replace(recipe, partition=str(Sealed(out).checked("partition.npz"))) if _drawn(out) else recipe
             fed, algorithm = recipe.build(*stored.draw(data_dir), workers=workers)
             return cls._go_on(fed, algorithm, recipe.options, folder, rounds)
         except BaseException:
