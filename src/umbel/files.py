@@ -125,9 +125,14 @@ def json_bytes(value: Any) -> bytes:
 def make_folder(path: Path, advice: str = "") -> None:
     """A folder, with those around it, unless it is there; a link in its place is refused, even one to a folder."""
     with _saying(path, "made", "folder", advice):
-        if path.is_symlink():
-            raise UmbelError(f"The folder {path} must be one itself. It is a link: remove it, or choose another place.")
+        refuse_linked_folder(path)
         path.mkdir(parents=True, exist_ok=True)
+
+
+def refuse_linked_folder(path: Path) -> None:
+    """Raise where a link stands for a folder that umbel would find or make by itself."""
+    if path.is_symlink():
+        raise UmbelError(f"The folder {path} must be one itself. It is a link: remove it, or choose another place.")
 
 
 def remove(path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from umbel.errors import UmbelError
+from umbel.files import make_folder, write_atomically
 from umbel.nets.objective import Metric
 from umbel.pages import views
 from umbel.pages.load import Floats, Run
@@ -35,7 +37,7 @@ def write(runs: Sequence[Run], folder: Path) -> list[Path]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UmbelError("Figures for a paper need matplotlib: pip install 'umbel[report]'.") from error
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     written = []
     for name, (wide, high), draw in _all(runs):
         with matplotlib.rc_context(STYLE):
@@ -43,7 +45,9 @@ def write(runs: Sequence[Run], folder: Path) -> list[Path]:
             draw(figure.add_subplot())
             for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
                 path = folder / f"{name}.{kind}"
-                figure.savefig(path, dpi=300, metadata=metadata)
+                content = BytesIO()
+                figure.savefig(content, format=kind, dpi=300, metadata=metadata)
+                write_atomically(path, content.getvalue())
                 written.append(path)
     return written
 

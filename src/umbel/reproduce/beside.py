@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from umbel.files import write_atomically, write_json
+from umbel.files import make_folder, write_atomically, write_json
 from umbel.reproduce import cost
 from umbel.reproduce.measures import MEASURES, Finished
 from umbel.reproduce.selection import sets_of
@@ -184,7 +184,7 @@ def counted(made: Sequence[Comparison]) -> str:
 def write(out: Path, table: Table, made: Sequence[Comparison], sentences: Sequence[str],
           facts: Mapping[str, Any]) -> None:
     """table.json, table.csv and table.md beside the runs, each whole or not at all."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_json(out / "table.json", {"table": table.name, "paper": table.paper, "title": table.title,
                                     "head": list(sentences), **facts, "lines": [asdict(each) for each in made]})
     text = io.StringIO()

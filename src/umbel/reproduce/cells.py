@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from umbel.errors import UmbelError
-from umbel.files import write_atomically
+from umbel.files import make_folder, read_bytes, there, write_atomically
 from umbel.reproduce.table import TableCell
 from umbel.runs.experiment import Experiment
 from umbel.runs.session import same_recipe
@@ -48,7 +48,7 @@ class Job(NamedTuple):
     def done(self) -> int:
         """Rounds that are on disk; the first record is of the state before round 0."""
         lines = self.folder / "rounds.jsonl"
-        return max(0, lines.read_bytes().count(b"\n") - 1) if lines.exists() else 0
+        return max(0, read_bytes(lines).count(b"\n") - 1) if there(lines) else 0
 
     @property
     def finished(self) -> bool:
@@ -114,7 +114,7 @@ class Players:
         if self._stopped.is_set():
             return Ended(job, "interrupted", 0.0)
         recipe = job.folder.parent / "recipes" / f"{job.folder.name}.toml"
-        recipe.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(recipe.parent)
         write_atomically(recipe, job.experiment.to_toml().encode())
         command = [sys.executable, "-m", "umbel.cli", "run", str(recipe), "--quiet", "--out", str(job.folder),
                    "--workers", "1" if self.at_once > 1 else str(os.cpu_count() or 1)]
