@@ -15,7 +15,7 @@ FAILED = 99  # exit code of an exception that is no sentence
 
 
 class Ended(NamedTuple):
-    """How a piece of work ended: its exit code, None where it was killed for its time, minus the signal that ended it."""
+    """How a piece of work ended: its exit code (minus a signal that ended it; None where its time was over)."""
 
     code: int | None
     said: str
@@ -44,7 +44,7 @@ def _work(work: Callable[[], object], place: Path, memory: int | None, said: int
         os.chdir(place)
         for stream in (1, 2):
             os.dup2(said, stream)
-        sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: PTH123, SIM115
+        sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: SIM115
         if memory is not None:
             now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))

@@ -6,6 +6,7 @@ command must end soon with a sentence or with its work done, write nothing outsi
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-from faults.forks import FAILED, forked
+from forks import FAILED, forked
 
 SECRET = "do-not-show-7f3a"  # lies outside, and may be seen nowhere else
 SECONDS = 60.0  # after which a command is taken to hang
@@ -117,7 +117,8 @@ def plant(kind: str, file: Path, outside: Path) -> None:
     if file.is_dir():
         shutil.move(file, outside / "folder" / "was")
     elif file.exists():
-        (outside / "file").write_bytes(file.read_bytes() + (f"# {SECRET}\n".encode() if file.suffix == ".toml" else b""))
+        comment = f"# {SECRET}\n".encode() if file.suffix == ".toml" else b""
+        (outside / "file").write_bytes(file.read_bytes() + comment)
         file.unlink()
     file.parent.mkdir(exist_ok=True)
     at = {"a link to a file": "file", "a link to nothing": "gone", "a link to a folder": "folder"}.get(kind)
@@ -128,10 +129,14 @@ def plant(kind: str, file: Path, outside: Path) -> None:
         file.symlink_to(was if at == "folder" and was.is_dir() else outside / at)
 
 
-def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Everything in a folder, links unfollowed."""
-    return {str(path): path.read_bytes() if path.is_file() and not path.is_symlink() else None
-            for path in sorted(folder.rglob("*"))}
+def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything in a folder, links unfollowed: which file it is, when it was changed, and what is in it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        about = path.lstat()
+        content = path.read_bytes() if stat.S_ISREG(about.st_mode) else b""
+        found[str(path)] = about.st_ino, about.st_mtime_ns, content
+    return found
 
 
 def play(case: Case, kind: str, prepared: Path, place: Path) -> Outcome:
@@ -144,7 +149,7 @@ def play(case: Case, kind: str, prepared: Path, place: Path) -> Outcome:
     wrong = ""
     if snapshot(place / "outside") != before:
         wrong = "it wrote outside"
-    elif SECRET in ended.said or any(SECRET.encode() in content for content in after.values() if content):
+    elif SECRET in ended.said or any(SECRET.encode() in content for _, _, content in after.values()):
         wrong = "it showed what lies outside"
     elif ended.code is None:
         wrong = "it hangs"
@@ -159,7 +164,7 @@ def campaign(place: Path) -> Iterator[Outcome]:
     """Every case with every kind."""
     (place / "prepared").mkdir()
     prepare(place / "prepared")
-    for k, (case, kind) in enumerate((case, kind) for case in CASES for kind in case.kinds):
+    for k, (case, kind) in enumerate((each, kind) for each in CASES for kind in each.kinds):
         (place / str(k)).mkdir()
         yield play(case, kind, place / "prepared", place / str(k))
         shutil.rmtree(place / str(k))

@@ -252,7 +252,7 @@ def _spells(name: str, text: str) -> bool:
 
 def _npz(name: str, place: Path) -> Path | None:
     """cifar10.npz, or a part with its size: cifar10-20k.npz. Not cifar10-c.npz, which is another set."""
-    files = [path for path in sorted(place.glob("*.npz")) if path.is_file()]
+    files = [path for path in sorted(place.glob("*.npz")) if not path.is_dir()]
     if whole := [path for path in files if _spells(name, path.stem)]:
         return whole[0]
     parts = [path for path in files if (cut := re.fullmatch(r"(.+)[-_]\d+k?", path.stem)) and _spells(name, cut[1])]
