@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2**36  # bytes of any file
 LARGEST_TEXT = 2**28  # bytes of a file of JSON
+HARMLESS = 2**28  # bytes to which any file may unpack
 PRIVATE, PUBLIC = 0o600, 0o666  # modes of new files, less the user's mask
 _LEFT_OVER = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # what a kill in the middle of a write leaves
 _ADVICE = {
@@ -284,7 +285,7 @@ def read_npz(path: Path, names: Container[str] | None = None, follow: bool = Fal
 
 def most_unpacked(size: int) -> int:
     """To how many bytes a file may unpack: nothing that people keep shrinks a hundredfold."""
-    return max(2**28, 100 * size)
+    return max(HARMLESS, 100 * size)
 
 
 def refuse_bomb(path: Path, unpacked: int, size: int) -> None:

@@ -269,8 +269,8 @@ def usps_h5(place: Path, named: bool) -> Halves | None:
 
 def _inside(h5py: Any, path: Path, group: Any, names: tuple[str, ...], kind: Any) -> list[Any]:
     """The named members of a group, in this very file: HDF5 has links to others."""
-    _members(path, group, names)
-    if any(not isinstance(group.get(name, getlink=True), h5py.HardLink) for name in names):
+    links = {name: link for name in names if (link := group.get(name, getlink=True)) is not None}
+    if not all(isinstance(link, h5py.HardLink) for link in _members(path, links, names)):
         raise ValueError("a link, where only groups and numbers may stand")
     found = [group[name] for name in names]
     if not all(isinstance(each, kind) for each in found):
