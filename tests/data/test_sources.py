@@ -595,6 +595,7 @@ PICKLES: dict[str, tuple[bytes, str]] = {
     "one text many times": (times(b"x" * 1000, 100), "texts that become larger than the file"),
     "lists in lists": (words(b"]" * 10**5, b"a" * (10**5 - 1)), "must hold a dictionary. Got list instead."),
     "tuples in tuples as a key": (words(b"}", b")", b"\x85" * 3 * 10**5, b"Ns"), "keys are not all texts"),
+    "a tuple as a key": (words(b"}", b")", b"\x85", b"Ns"), "keys are not all texts"),
     "a list in itself": (words(b"}(X\x04\0\0\0data]q\x00h\x00aX\x06\0\0\0labels]u"), "a list, where only an array or"),
     "an object": (words(b"(idict\nx\n"), "the word INST, where only arrays and labels may stand"),
     "an outside reference": (words(b"Pbeyond\n"), "the word PERSID, where only"),
