@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2**36  # bytes of any file
 LARGEST_TEXT = 2**28  # bytes of a file of JSON
+HARMLESS = 2**28  # bytes to which any file may unpack
 PRIVATE, PUBLIC = 0o600, 0o666  # modes of new files, less the user's mask
 _LEFT_OVER = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # what a kill in the middle of a write leaves
 _ADVICE = {
@@ -127,9 +128,14 @@ def json_bytes(value: Any) -> bytes:
 def make_folder(path: Path, advice: str = "") -> None:
     """A folder, with those around it, unless it is there; a link in its place is refused, even one to a folder."""
     with _saying(path, "made", "folder", advice):
-        if path.is_symlink():
-            raise UmbelError(f"The folder {path} must be one itself. It is a link: remove it, or choose another place.")
+        refuse_linked_folder(path)
         path.mkdir(parents=True, exist_ok=True)
+
+
+def refuse_linked_folder(path: Path) -> None:
+    """Raise where a link stands for a folder that umbel would find or make by itself."""
+    if path.is_symlink():
+        raise UmbelError(f"The folder {path} must be one itself. It is a link: remove it, or choose another place.")
 
 
 def remove(path: Path) -> None:
@@ -265,7 +271,10 @@ def read_npz(path: Path, names: Container[str] | None = None, follow: bool = Fal
             with ZipFile(file) as archive:
                 members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
                 wanted = {name: member for name, member in members.items() if names is None or name in names}
-                _refuse_bomb(path, list(wanted.values()), os.fstat(file.fileno()).st_size)
+                size = os.fstat(file.fileno()).st_size
+                refuse_bomb(path, sum(member.file_size for member in wanted.values()), size)
+                if any(member.compress_size > size for member in wanted.values()):
+                    raise ValueError("a member is larger than the file")
                 return {name: _array(np, archive, member) for name, member in wanted.items()}
         except (OSError, UmbelError):
             raise
@@ -276,12 +285,16 @@ def read_npz(path: Path, names: Container[str] | None = None, follow: bool = Fal
             raise UmbelError(f"The file '{path}' must be a whole and readable npz file. Got: {reason}.") from error
 
 
-def _refuse_bomb(path: Path, members: list[ZipInfo], size: int) -> None:
-    """Raise where a small file says that it unpacks to a large one: nothing that people keep shrinks a hundredfold."""
-    unpacked = sum(member.file_size for member in members)
-    if any(member.compress_size > size for member in members) or unpacked > max(2**28, 100 * size):
-        raise UmbelError(f"The file {path} of {size:,} bytes says that it unpacks to {unpacked:,}. One that shrinks so"
-                         " far must be saved uncompressed (numpy.savez) to be read.")
+def most_unpacked(size: int) -> int:
+    """To how many bytes a file may unpack: nothing that people keep shrinks a hundredfold."""
+    return max(HARMLESS, 100 * size)
+
+
+def refuse_bomb(path: Path, unpacked: int, size: int) -> None:
+    """Raise where a small file unpacks to a large one."""
+    if unpacked > most_unpacked(size):
+        raise UmbelError(f"The file {path} of {size:,} bytes unpacks to {unpacked:,} or more. One that shrinks so far"
+                         " must be saved uncompressed to be read.")
 
 
 def _array(np: Any, archive: ZipFile, member: ZipInfo) -> "NDArray[Any]":
@@ -292,7 +305,9 @@ def _array(np: Any, archive: ZipFile, member: ZipInfo) -> "NDArray[Any]":
             raise ValueError(f"'{member.filename}' is of a format that is not known here")
         shape, columns_first, kind = read(file)
         count = prod(shape)
-        if kind.hasobject or min(shape, default=0) < 0 or count * kind.itemsize != member.file_size - file.tell():
+        if kind.hasobject:
+            raise ValueError(f"'{member.filename}' holds objects, where only numbers and texts may stand")
+        if min(shape, default=0) < 0 or count * kind.itemsize != member.file_size - file.tell():
             raise ValueError(f"'{member.filename}' is not an array of as many numbers as it says")
         raw, at = bytearray(count * kind.itemsize), 0
         while piece := file.read(2**20):

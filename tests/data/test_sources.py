@@ -16,9 +16,11 @@ import pytest
 import scipy.io
 from real_data import REAL
 
-from umbel.data import formats, sources
+from umbel import files
+from umbel.data import pickled, sources
 from umbel.data.sources import DATASETS, Dataset, open_dataset
 from umbel.errors import UmbelError
+from umbel.files import most_unpacked
 from umbel.nets.objective import Classify, Regress
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # x_train, y_train, x_test, y_test
@@ -426,16 +428,13 @@ def test_numpy_is_not_tricked_into_taking_bytes_for_objects(forged: Forged, tmp_
     assert "data_batch_1' must be a whole and readable CIFAR pickle file" in refusal("cifar10", tmp_path)
 
 
-def test_a_dtype_with_forged_flags_stays_a_plain_dtype(tmp_path: Path) -> None:
+def test_a_dtype_with_forged_flags_stays_a_plain_dtype() -> None:
     """numpy would believe a state that says: these bytes are pointers."""
     flagged = (3, "|", None, None, None, -1, -1, 63)
     copied: Any = np.dtype("u1", False, True)
     copied.__setstate__(flagged)
     assert copied.hasobject  # so the forgery is a real one
-    piece = tmp_path / "piece"
-    piece.write_bytes(pickle.dumps(Forged(np.dtype, ("u1", False, True), flagged)))
-    with piece.open("rb") as file:
-        found = formats._Unpickler(file).load()
+    found = pickled.load(pickle.dumps(Forged(np.dtype, ("u1", False, True), flagged)))
     assert found is np.dtype("u1")
     assert not found.hasobject
 
@@ -443,7 +442,8 @@ def test_a_dtype_with_forged_flags_stays_a_plain_dtype(tmp_path: Path) -> None:
 def test_npz_files_that_need_pickle_are_refused(tmp_path: Path) -> None:
     """An npz of objects is a pickle in disguise."""
     write_npz(tmp_path / "mnist.npz", images("mnist"), y_test=np.array([Evil("true")], dtype=object))
-    assert "mnist.npz' must be a whole and readable npz file. Got: Object arrays" in refusal("mnist", tmp_path)
+    said = "mnist.npz' must be a whole and readable npz file. Got: 'y_test.npy' holds objects"
+    assert said in refusal("mnist", tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, 0.5, 0.999])
@@ -570,3 +570,128 @@ def test_real_sets_load(name: str) -> None:
     mean = found.x_train.mean(axis=(0, 2, 3)) / 255
     if name != "fashion-mnist":  # it is normalised by MNIST's figures
         assert np.abs(mean - source.mean).max() < 0.02
+
+
+# Files that are more than they seem
+
+
+def words(*parts: bytes) -> bytes:
+    """A pickle of protocol 4, word by word."""
+    return b"\x80\x04" + b"".join(parts) + b"."
+
+
+def times(pickled: bytes, count: int) -> bytes:
+    """One text, made into bytes again and again by what CIFAR's files are allowed to name."""
+    start = b"c_codecs\nencode\nq\x00(X" + struct.pack("<I", len(pickled)) + pickled + b"U\x06latin1tq\x01"
+    return words(b"]", start, *[b"h\x00h\x01R"] * count)
+
+
+PICKLES: dict[str, tuple[bytes, str]] = {
+    "a text of 10^12 letters": (words(b"\x8d", struct.pack("<Q", 10**12), b"x"), "expected 1000000000000 bytes"),
+    "bytes of 10^12": (words(b"\x8e", struct.pack("<Q", 10**12), b"x"), "expected 1000000000000 bytes"),
+    "a bytearray of 10^12": (words(b"\x96", struct.pack("<Q", 10**12), b"x"), "expected 1000000000000 bytes"),
+    "a number of 2^31 bytes": (words(b"\x8b", struct.pack("<i", 2**31 - 1), b"1"), "not enough data"),
+    "a memo of 2^32": (words(b"Nr", struct.pack("<I", 2**32 - 1)), "must hold a dictionary. Got NoneType"),
+    "one text many times": (times(b"x" * 1000, 100), "texts that become larger than the file"),
+    "lists in lists": (words(b"]" * 10**5, b"a" * (10**5 - 1)), "must hold a dictionary. Got list instead."),
+    "tuples in tuples as a key": (words(b"}", b")", b"\x85" * 3 * 10**5, b"Ns"), "keys are not all texts"),
+    "a tuple as a key": (words(b"}", b")", b"\x85", b"Ns"), "keys are not all texts"),
+    "a list in itself": (words(b"}(X\x04\0\0\0data]q\x00h\x00aX\x06\0\0\0labels]u"), "a list, where only an array or"),
+    "an object": (words(b"(idict\nx\n"), "the word INST, where only arrays and labels may stand"),
+    "an outside reference": (words(b"Pbeyond\n"), "the word PERSID, where only"),
+    "words without end": (words(b"N0" * 3), "the word POP, where only"),
+    "very many words": (words(b"N" * (2**22 + 1)), "more than 4,194,304 words"),
+    "nothing on the stack": (words(b"R"), "must be a whole and readable CIFAR pickle file"),
+    "a memory that is empty": (words(b"h\x05"), "must be a whole and readable CIFAR pickle file"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), PICKLES.values(), ids=PICKLES.keys())
+def test_a_pickle_takes_no_more_than_it_brings(content: bytes, said: str, tmp_path: Path) -> None:
+    """Claims of size, depth and repetition end in a sentence, not in memory or in a crash."""
+    write_cifar10(tmp_path, images("cifar10"), lambda _: content)
+    assert said in refusal("cifar10", tmp_path)
+
+
+def bombs(folder: Path) -> dict[str, str]:
+    """Small files that unpack to 3 MB and more, of each format that packs; the set that each would be."""
+    zeros = bytes(3 * 10**6)
+    write_idx(folder / "mnist", images("mnist"))
+    (folder / "mnist" / "train-images-idx3-ubyte").unlink()
+    header = struct.pack(">HBB3I", 0, 8, 3, 3 * 10**6 // 784 + 1, 28, 28)
+    (folder / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + zeros, 1))
+    for half in ("train", "test"):
+        scipy.io.savemat(folder / f"{half}_32x32.mat", {"X": np.zeros((32, 32, 3, 977), np.uint8), "y": [[1]]},
+                         do_compression=True)
+    for name in ("usps.bz2", "usps.t.bz2"):
+        (folder / name).write_bytes(bz2.compress(zeros, 1))
+    return {"mnist": "train-images-idx3-ubyte.gz", "svhn": "train_32x32.mat", "usps": "usps.bz2"}
+
+
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What unpacks to more than a hundred times its size, and to more than does no harm, is named."""
+    assert most_unpacked(1) == 2**28
+    monkeypatch.setattr(files, "HARMLESS", 2**20)
+    for name, file in bombs(tmp_path).items():
+        assert file in (said := refusal(name, tmp_path)), said
+        assert "must be saved uncompressed" in said or "bytes it announces. Got" in said
+
+
+def test_hdf5_is_what_it_holds_itself(tmp_path: Path) -> None:
+    """Links to other files, numbers in other files, and shapes of which nothing is stored are refused."""
+    h5py = pytest.importorskip("h5py", reason="h5py is an extra")
+    (tmp_path / "outside").write_bytes(bytes(256 * 8))
+
+    def usps(**data: Any) -> str:
+        with h5py.File(tmp_path / "usps.h5", "w") as file:
+            for half in ("train", "test"):
+                file.create_dataset(f"{half}/data", **data)
+                file[f"{half}/target"] = np.zeros(1, np.int64)
+        return refusal("usps", tmp_path)
+
+    assert "holds no plain numbers of its own" in usps(shape=(1, 256), dtype="f8",
+                                                       external=[(str(tmp_path / "outside"), 0, 2048)])
+    assert "must be saved uncompressed" in usps(shape=(10**7, 256), dtype="f4", chunks=(1, 256))
+    assert "holds no plain numbers of its own" in usps(data=["text"] * 2)
+    x, y, _, _ = images("usps")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["half/data"], file["half/target"] = (x.reshape(len(x), -1) / 255).astype(np.float32), y
+    with h5py.File(tmp_path / "usps.h5", "w") as file:
+        for half in ("train", "test"):
+            file[half] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/half")
+    assert "a link, where only" in refusal("usps", tmp_path)
+
+
+def test_matlab_files_hold_numbers(tmp_path: Path) -> None:
+    """Cells may hold cells without end."""
+    for half in ("train", "test"):
+        scipy.io.savemat(tmp_path / f"{half}_32x32.mat", {"X": np.array([[{}]], dtype=object), "y": [[1]]})
+    assert "where only numbers may stand" in refusal("svhn", tmp_path)
+
+
+FILES = {"mnist": "mnist.npz", "kmnist": "kmnist/train-images-idx3-ubyte", "cifar10": "data_batch_1",
+         "svhn": "train_32x32.mat", "usps": "usps.bz2"}
+
+
+@pytest.mark.parametrize(("name", "file"), FILES.items())
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+def test_only_regular_files_are_read(name: str, file: str, kind: str, tmp_path: Path) -> None:
+    """A pipe would be waited for without end, and a device read without end; a link to a file is followed."""
+    write_cifar10(tmp_path, images("cifar10"))
+    write_idx(tmp_path / "kmnist", images("kmnist"))
+    for other in ("test_32x32.mat", "usps.t.bz2"):
+        (tmp_path / other).touch()
+    (tmp_path / file).unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(tmp_path / file)
+    else:
+        (tmp_path / file).symlink_to("/dev/zero")
+    assert refusal(name, tmp_path).endswith(f"{file} must be a regular file. It is {kind}: remove it, or choose another"
+                                            " place.")
+
+
+def test_a_link_to_a_data_file_is_followed(tmp_path: Path) -> None:
+    """People keep data sets elsewhere."""
+    write_npz(tmp_path / "elsewhere.npz", images("mnist"))
+    (tmp_path / "mnist.npz").symlink_to(tmp_path / "elsewhere.npz")
+    assert same(open_dataset("mnist", tmp_path), images("mnist"))

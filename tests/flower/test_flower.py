@@ -16,9 +16,10 @@ from helpers import LOCAL, SEED, SIZES, TRUTH, gap, models_by_name, play, tiny_m
 
 from umbel import tree
 from umbel.algorithms import FLAG, PACFL, FedAvg, Oracle, Scaffold
-from umbel.clustering.signatures import class_vectors
+from umbel.clustering.signatures import class_vectors, principal_vectors
 from umbel.data.clients import Work
 from umbel.engines import LoopEngine
+from umbel.errors import UmbelError
 from umbel.federation import ledger
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.scoring import score
@@ -369,6 +370,42 @@ def test_a_run_cannot_choose_where_a_node_writes():
     fed.run = "../../home"
     with pytest.raises(NobodyAnswered, match="The name of a run is letters"):
         trained(fed)
+
+
+@pytest.mark.parametrize(("work", "options", "said"), [
+    (Work(steps=3_000_000), {}, r"at most 1,048,576 steps\. Asked for were 3,000,000"),
+    (Work(epochs=2**70, batch=5), {}, "at most 1,048,576 steps"),
+    (Work(epochs=1, batch=2**26), {}, r"at most 33,554,432 rows in one job\. Asked for were 67,108,864"),
+    (Work(epochs=-1), {}, "no work below 0"),
+])
+def test_a_node_does_not_work_for_days(work, options, said, caplog):
+    """What no method needs is refused in a sentence that reaches the server's log, before memory is taken for it."""
+    fed = flower()
+    with pytest.raises(NobodyAnswered, match=said):
+        fed.map(train, Cohort(EVERYBODY, 0), work=work, shared={"model": fed.net.init(0)}, **LOCAL.at(0), **options)
+    assert re.search(f"Lost: c001: refused: .*{said}", caplog.text)
+
+
+def test_a_node_does_not_take_a_million_jobs(monkeypatch):
+    """Three million of them once hung a node before it looked at the first."""
+    fed = flower()
+    words_of_a_call = server.asked
+    monkeypatch.setattr(server, "asked", lambda call, jobs: words_of_a_call(call, 3_000_000))
+    with pytest.raises(NobodyAnswered, match=r"at most 1,024 jobs\. Asked for were 3,000,000"):
+        trained(fed)
+
+
+@pytest.mark.parametrize("engine", [flower, lambda: LoopEngine(tiny_model(), tiny_population(), SEED)])
+def test_a_client_describes_itself_by_few_vectors(engine):
+    """With as many vectors as there are rows, these can be rebuilt: on every engine the client says no."""
+    fed = engine()
+    said = r"by 1 to 32 vectors, of each class at most\. Asked for were 33"
+    for task in (class_vectors, principal_vectors):
+        with pytest.raises((UmbelError, NobodyAnswered), match=said):
+            fed.map(task, Cohort(EVERYBODY, 0, "signature"), rank=33)
+        assert len(fed.map(task, Cohort(EVERYBODY, 0, "signature"), rank=32).ids) == len(SIZES)
+    with pytest.raises(UmbelError, match=r"The 'rank' of pacfl must be at least 1 and at most 32\. Got 33 instead"):
+        PACFL(rank=33)
 
 
 def test_what_fails_at_a_node_is_told_there_alone(monkeypatch, caplog):

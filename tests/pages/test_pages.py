@@ -260,6 +260,29 @@ def test_figures_are_written_in_a_papers_size(umbel: Umbel, tmp_path: Path) -> N
     assert all(ET.parse(path).getroot().tag.endswith("svg") for path in (tmp_path / "f").glob("*.svg"))
 
 
+def test_nothing_is_written_or_read_behind_a_link(umbel: Umbel, tmp_path: Path) -> None:
+    """Not the page, not a figure, not a folder of them; and a run that is a link is no part of a comparison."""
+    fake_run(tmp_path / "runs")
+    outside = tmp_path / "outside"
+    fake_run(outside / "run")
+    (outside / "file").write_text("mine")
+    before = snapshot(outside)
+    (tmp_path / "f").mkdir()
+    for link, to in (("page.html", outside / "file"), ("folder.html", outside), ("g", outside), ("f/clients.png",
+                     outside / "file"), ("both/run", outside / "run")):
+        (tmp_path / link).parent.mkdir(exist_ok=True)
+        (tmp_path / link).symlink_to(to)
+    for words, said in ((("runs", "--out", "page.html"), "page.html must be a regular file. It is a link"),
+                        (("runs", "--out", "folder.html"), "folder.html must be a regular file. It is a link"),
+                        (("runs", "--figures", "g"), "The folder g must be one itself. It is a link"),
+                        (("runs", "--figures", "f"), "f/clients.png must be a regular file. It is a link"),
+                        (("both",), "The folder both/run must be one itself. It is a link")):
+        told = umbel("report", *words)
+        assert told.code == 2
+        assert said in " ".join(told.err.split())
+    assert snapshot(outside) == before
+
+
 def test_figures_are_the_same_bytes_every_time(tmp_path: Path) -> None:
     """No dates, no random names inside; CFLGT's trajectories among them."""
     run = load(fake_run(tmp_path / "a", "cflgt", clients=4, groups=2))

@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from helpers import LOCAL, SEED, tiny_model, tiny_population
 
 from umbel import tree
 from umbel.algorithms import FedAvg
-from umbel.runs.session import load, run
+from umbel.data.clients import Population
+from umbel.errors import UmbelError
+from umbel.runs.experiment import Experiment, _loaded
+from umbel.runs.session import Session, load, resume, run
 from umbel.runs.simulate import simulate
 
 
@@ -38,6 +42,44 @@ class OnceGood(FedAvg):
         if cohort.round == 1:
             return super().round(fed, self.init(fed, fed.seed), cohort)
         return replace(state, models=tree.zeros_like(state.models))
+
+
+def test_other_pixels_under_the_same_labels_are_refused(tmp_path):
+    """By the name of the data, with what to do: a run on a data set, and one on rows of one's own."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (40, 28, 28), dtype=np.uint8), np.arange(40) % 10
+
+    def put(images):
+        np.savez(tmp_path / "mnist.npz", x_train=images, y_train=y, x_test=x, y_test=y)
+        _loaded.cache_clear()
+
+    put(x)
+    plan = {"data": "mnist", "clients": 2, "rounds": 2, "model": "mlp", "device": "cpu", "settings": {"epochs": 1}}
+    session = Session.start(Experiment("solo", **plan), tmp_path / "run", tmp_path)
+    next(session.rounds())
+    session.close()
+    put(255 - x)
+    with pytest.raises(UmbelError, match=r"rows it was drawn on: mnist \(40 of .*Got mnist .*\(--data-dir\)"):
+        resume(tmp_path / "run", data_dir=tmp_path)
+    with pytest.raises(UmbelError, match=r"rows it was drawn on: mnist \(40 of .*Got mnist .*\(--data-dir\)"):
+        Session.start(Experiment("solo", partition=str(tmp_path / "run" / "partition.npz"), **plan), tmp_path / "new",
+                      tmp_path)
+    put(x)
+    assert len(resume(tmp_path / "run", data_dir=tmp_path).records) == 3
+
+    sites = {name: (x / np.float32(255), y) for name in ("a", "b")}
+    run(FedAvg(local=LOCAL), simulate(Population.of_sites(sites), model="mlp"), rounds=1, out=tmp_path / "own")
+    sites["b"] = (1 - sites["b"][0], y)
+    with pytest.raises(UmbelError, match=r"was begun on other data: .*Give it the same data"):
+        resume(tmp_path / "own", fed=simulate(Population.of_sites(sites), model="mlp"), rounds=2)
+
+
+def test_a_run_folder_is_no_link(tmp_path):
+    """Whatever finds it by its own name would write where the link leads."""
+    run(FedAvg(local=LOCAL), tiny(), rounds=1, out=tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with pytest.raises(UmbelError, match="link must be one itself"):
+        resume(tmp_path / "link", fed=tiny(), rounds=2)
 
 
 def test_the_best_round_is_kept(out):

@@ -18,7 +18,7 @@ from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL
 from umbel.clustering.grouping import Grouping
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
-from umbel.clustering.signatures import class_counts, class_vectors
+from umbel.clustering.signatures import MOST_RANK, class_counts, class_vectors
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice, number
@@ -39,7 +39,7 @@ class FLAG(OneShot):
     delta: float = number(0.5, ge=0, le=1)  # how far weights reach around 1
     weights: str = choice("shifted", *WEIGHTS)
     angle: str = choice("smallest", *ANGLES)  # Phi
-    rank: int = number(5, ge=1)  # most vectors of a class; p is about 1 % of its rows
+    rank: int = number(5, ge=1, le=MOST_RANK)  # most vectors of a class; p is about 1 % of its rows
     gradient_epochs: int = number(20, ge=1)  # t_g
     linkage: str = choice("average", *LINKAGES)
     cut: str = choice("sweep", "sweep", *BY_DISTANCE)

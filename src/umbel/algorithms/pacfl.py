@@ -18,7 +18,7 @@ from umbel.clustering.grouping import joined
 from umbel.clustering.labels import overlapping
 from umbel.clustering.linkage import LINKAGES, linkage
 from umbel.clustering.proximity import ANGLES, symmetric
-from umbel.clustering.signatures import class_vectors, principal_vectors
+from umbel.clustering.signatures import MOST_RANK, class_vectors, principal_vectors
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
@@ -36,7 +36,7 @@ class PACFL(OneShot):
     apart that share one direction, and the best silhouette gives their number.
     """
 
-    rank: int = number(3, ge=1)  # p
+    rank: int = number(3, ge=1, le=MOST_RANK)  # p
     per_class: bool = False
     angle: str = choice("mean", *ANGLES)
     linkage: str = choice("average", *LINKAGES)

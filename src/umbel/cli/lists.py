@@ -67,8 +67,8 @@ def _recipes() -> Listed:
     files = sorted(Path("recipes").glob("*.toml"))
     if not files:
         raise UmbelError("Recipes are looked for in the folder 'recipes', and there are none here.")
-    return ["recipe", "what it is"], [[str(path), read_text(path, follow=True).partition("\n")[0].lstrip("# ")]
-                                      for path in files]
+    first = {path: read_text(path, follow=True).split("\n")[0] for path in files}
+    return ["recipe", "what it is"], [[str(path), line.lstrip("# ")] for path, line in first.items()]
 
 
 def _tables() -> Listed:

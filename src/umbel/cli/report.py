@@ -36,7 +36,7 @@ def report(
     for sentence in wrong:
         complain(sentence)
     if finished:
-        target, drawn = write(finished, out or (runs[0] if len(runs) == 1 else Path()), figures)
+        target, drawn = write(finished, out or (runs[0] if len(runs) == 1 else Path()) / "report.html", figures)
         say(f"Report: {target}")
         if figures is not None:
             say(f"Figures: {drawn} files in {figures}")

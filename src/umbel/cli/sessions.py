@@ -30,8 +30,9 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
         folder = _to_resume(experiment, out)
         more = options.get("rounds") if experiment is None else None
         if (folder / "result.json").exists() and more in (None, same_recipe(folder, experiment).rounds):
+            result = read_result(folder)
             say(f"This run is finished already: {folder}")
-            return _show(read_result(folder), folder)
+            return _show(result, folder)
         session = Session.resume(folder, experiment, data_dir, more, workers or cores())
     else:
         assert experiment is not None

@@ -17,6 +17,7 @@ from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Release, Reply, R
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
 
+MOST_RANK = 32  # vectors of one class: methods take 3 to 5, and with as many as there are rows, rows can be rebuilt
 RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding noise, and so are their vectors
 
 
@@ -45,13 +46,22 @@ def leading_vectors(data: Tensor, rank: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(basis.T, dtype=np.float32))
 
 
+def _refuse_rank(rank: int) -> None:
+    """At the client, whoever asks."""
+    if not 1 <= rank <= MOST_RANK:
+        raise UmbelError(f"A client describes its rows by 1 to {MOST_RANK} vectors, of each class at most. Asked for"
+                         f" were {rank}.")
+
+
 def _whole(net: Model, client: Client, *, rank: int) -> Reply:
+    _refuse_rank(rank)
     basis = leading_vectors(client.x.flatten(1), rank)
     return Reply({"basis": basis, "basis_class": torch.full((len(basis),), -1), "size": client.size})
 
 
 def _by_class(net: Model, client: Client, *, rank: int, share: float = 0.0) -> Reply:
     """`rank` vectors of each class that a client holds; with `share`, p = round(share * n_c), between 1 and `rank`."""
+    _refuse_rank(rank)
     bases, classes = [], []
     kinds = kinds_of(net, client.y)
     for label in sorted(set(kinds.tolist())):

@@ -2,8 +2,7 @@
 
 import io
 import json
-import zipfile
-import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -18,9 +17,12 @@ from umbel.data.shift import Images
 from umbel.data.sources import Dataset
 from umbel.errors import UmbelError
 from umbel.fields import check, choice, number
-from umbel.files import make_folder, write_atomically
+from umbel.files import make_folder, parse_json, read_npz, there, write_atomically
 
 SCHEMA = 2  # of the file; a plan of schema 1 has no events, and does not say how the partition alone groups
+MOST_CLIENTS = 2**20  # of a plan that is read, and groups, changes and labels: more are a damaged file
+MOST_ROWS = 2**40  # of a data set; whether it has a row is known when the plan is realised
+DEEPEST = 8  # lists in lists among the facts of a plan
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,12 @@ class Event:
     """Something that happens to one client while a run goes on. A change says what is other from its round on."""
 
     kind: str = choice("change", "join", "leave", "change")
-    round: int = number(1, ge=1)
+    round: int = number(1, ge=1, le=10**9)
     client: int = number(0, ge=0)  # its position in the plan
     shift: str | None = None  # instead of the client's own, not on top of it
     train: IntArray | None = None  # rows, counted as the plan's
     test: IntArray | None = None
-    group: int | None = number(None, ge=0)  # its true group
+    group: int | None = number(None, ge=0, le=10**9)  # its true group
 
     def __post_init__(self) -> None:
         check(self, "an event")
@@ -97,8 +99,8 @@ def _holdings(plan: Plan) -> list[_Holding]:
     return [*start, *later.values()]
 
 
-def fingerprint(dataset: Dataset) -> str:
-    """Sixteen hex digits of a data set's targets: a plan fits no other rows."""
+def _digest_of_targets(dataset: Dataset) -> str:
+    """What plans say of their data that were drawn before its pixels counted."""
     digest = blake2b(f"{dataset.name} {len(dataset.y_train)} ".encode(), digest_size=8)
     for y in (dataset.y_train, dataset.y_test):
         digest.update(np.ascontiguousarray(y, dtype="<f4" if y.dtype.kind == "f" else "<i8").data)
@@ -107,12 +109,23 @@ def fingerprint(dataset: Dataset) -> str:
 
 def realise(plan: Plan, dataset: Dataset) -> Population:
     """The clients of a plan; their pool has each (row, shift) once."""
-    if plan.facts.get("data_hash") != fingerprint(dataset):
-        drawn_on = plan.facts.get("data", "another data set")
-        raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}. Got {dataset.label} instead.")
+    drawn_on, known = plan.facts.get("data", "another data set"), plan.facts.get("data_hash")
+    if known not in (dataset.digest, _digest_of_targets(dataset)) or plan.classes != dataset.classes:
+        raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}, whose digest is {known}. Got"
+                         f" {dataset.label} with {dataset.digest} instead. Give it the same files (--data-dir), or draw"
+                         " a new partition in another folder.")
     holdings = _holdings(plan)
-    for holding in holdings[len(plan.train) :]:
+    for holding in holdings:
         _check_rows(holding, len(dataset.y_train) + len(dataset.y_test))
+    try:
+        return _realised(plan, dataset, holdings)
+    except MemoryError as error:
+        raise UmbelError("The clients of this plan need more memory than is free here, with"
+                         f" {len({holding.shift for holding in holdings}):,} kinds of shift over the rows of"
+                         f" {dataset.label}.") from error
+
+
+def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Population:
     train: ClientRows = [np.empty(0, dtype=np.int64)] * len(holdings)
     test: ClientRows = list(train)
     pools: list[Pool] = []
@@ -145,17 +158,19 @@ def _rounds(plan: Plan, kind: str, otherwise: int) -> IntArray | None:
 
 
 def _check_rows(holding: _Holding, size: int) -> None:
-    """Rows of a change are rows of the data set, some to train on and others to be tested on."""
+    """Rows are rows of the data set, some to train on and some to be tested on, after a change none for both."""
     def good(rows: IntArray) -> bool:
         rows = np.asarray(rows)
         whole = rows.ndim == 1 and len(rows) > 0 and np.issubdtype(rows.dtype, np.integer)
         return whole and 0 <= int(rows.min()) <= int(rows.max()) < size
 
-    if not (good(holding.train) and good(holding.test)) or np.isin(holding.test, holding.train).any():
-        raise UmbelError(
-            f"A change leaves a client training rows and other rows to be tested on, numbers from 0 to {size - 1}."
-            f" Got other rows for client {holding.client} in round {holding.round}."
-        )
+    rows_are_good = good(holding.train) and good(holding.test)
+    if rows_are_good and not (holding.round and np.isin(holding.test, holding.train).any()):
+        return
+    raise UmbelError(
+        f"{'A change leaves a client' if holding.round else 'A client holds'} training rows and other rows to be tested"
+        f" on, numbers from 0 to {size - 1}. Got other rows for client {holding.client} in round {holding.round}."
+    )
 
 
 def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
@@ -190,34 +205,74 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read what `save_plan` wrote."""
+    """Read what `save_plan` wrote; a number that no plan can have is refused."""
+    path = Path(path)
+    if not there(path):
+        raise UmbelError(f"There is no partition file '{path}'.")
+    arrays = read_npz(path, follow=True)
     try:
-        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
-            train, test = (_parts(file[f"{which}_rows"], file[f"{which}_ends"]) for which in ("train", "test"))
-            truth, kinds = file["truth"], file["shift"].tolist()
-            dealt = file.get("dealt")
-            each = [train, test, truth, kinds, *([] if dealt is None else [dealt])]
-            if about["plan"] not in (1, SCHEMA) or any(len(part) != len(train) for part in each):
-                raise ValueError
-            events = tuple(_event(**event) for event in about["events"]) if about["plan"] == SCHEMA else ()
-            return Plan(train, test, kinds, truth, about["classes"], about["test_mode"], about["facts"], events, dealt)
+        return _plan(arrays, parse_json(str(arrays["about"]), f"'about' in '{path}'"))
     except UmbelError:
         raise
-    except FileNotFoundError:
-        raise UmbelError(f"There is no partition file '{path}'.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error):
-        raise UmbelError(f"'{path}' must be a partition that umbel saved. It is another kind or cut short.") from None
+    except KeyError as error:
+        raise UmbelError(f"'{path}' must be a partition that umbel saved. It has no {error}.") from None
+    except (ValueError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise UmbelError(f"'{path}' must be a partition that umbel saved. It is not: {reason}.") from None
+
+
+def _plan(arrays: Mapping[str, Any], about: Any) -> Plan:
+    schema, classes, mode, facts = (about[name] for name in ("plan", "classes", "test_mode", "facts"))
+    if schema not in (1, SCHEMA) or not isinstance(mode, str) or not isinstance(facts, dict) or _deep(facts):
+        raise ValueError(f"'about' says nothing that is known here, in schema {str(schema)[:20]}")
+    if type(classes) is not int or not 0 <= classes < MOST_CLIENTS:
+        raise ValueError(f"'classes' is no number of classes: {str(classes)[:20]}")
+    events = tuple(_event(**event) for event in _few("events", about["events"])) if schema == SCHEMA else ()
+    train, test = (_parts(which, arrays) for which in ("train", "test"))
+    truth = _whole("truth", arrays["truth"], MOST_CLIENTS)
+    dealt = _whole("dealt", arrays["dealt"], MOST_CLIENTS) if "dealt" in arrays else None
+    kinds = _few("shift", arrays["shift"].tolist())
+    for part in (test, truth, kinds, *([] if dealt is None else [dealt])):
+        if len(part) != len(train):
+            raise ValueError(f"it speaks of {len(train)} clients and of {len(part)}")
+    for kind in {*kinds, *(event.shift for event in events if event.shift is not None)}:
+        shift.must_be_known(kind)
+    return Plan(train, test, kinds, truth, classes, mode, facts, events, dealt)
 
 
 def _event(train: list[int] | None, test: list[int] | None, **rest: Any) -> Event:
     """An event again, from JSON."""
-    rows = [None if part is None else np.array(part, dtype=np.int64) for part in (train, test)]
+    rows = [None if part is None else _whole("event", np.array(part), MOST_ROWS) for part in (train, test)]
     return Event(**rest, train=rows[0], test=rows[1])
 
 
-def _parts(rows: IntArray, ends: IntArray) -> ClientRows:
+def _parts(which: str, arrays: Mapping[str, Any]) -> ClientRows:
     """One array a client again, from all rows in a line and where each client's end."""
+    rows = _whole(f"{which}_rows", arrays[f"{which}_rows"], MOST_ROWS)
+    ends = _whole(f"{which}_ends", arrays[f"{which}_ends"], MOST_ROWS)
+    _few(f"{which}_ends", ends)
     if not len(ends) or ends[-1] != len(rows):
-        raise ValueError
+        raise ValueError(f"'{which}_ends' does not end where the rows do")
+    if not len(rows) or (np.diff(ends, prepend=0) < 1).any():
+        raise ValueError(f"'{which}_ends' leaves a client without rows")
     return np.split(rows, ends[:-1])
+
+
+def _whole(name: str, array: Any, most: int) -> IntArray:
+    """A line of whole numbers, none below 0: numpy would count such ones from the end."""
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and not 0 <= array.min() <= array.max() < most):
+        raise ValueError(f"'{name}' must be whole numbers from 0 to {most - 1:,}")
+    whole: IntArray = array.astype(np.int64)
+    return whole
+
+
+def _few(name: str, values: Any) -> Any:
+    if len(values) > MOST_CLIENTS:
+        raise ValueError(f"'{name}' has {len(values):,} parts, more than {MOST_CLIENTS:,}")
+    return values
+
+
+def _deep(value: Any, left: int = DEEPEST) -> bool:
+    """Whether lists and tables lie in one another without end."""
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left == 0 or any(_deep(each, left - 1) for each in inner)

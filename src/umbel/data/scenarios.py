@@ -15,7 +15,7 @@ import numpy as np
 from umbel.data import partition, shift
 from umbel.data.clients import IntArray
 from umbel.data.partition import OFFSETS, ClientRows, Drawn, Partitioner
-from umbel.data.plans import Plan, fingerprint
+from umbel.data.plans import Plan
 from umbel.data.shift import Shifter
 from umbel.data.sources import Dataset
 from umbel.data.testsets import TEST_MODES
@@ -209,7 +209,7 @@ def draw(
             )
     facts = {
         "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
-        "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": fingerprint(dataset),
+        "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": dataset.digest,
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
 

@@ -21,22 +21,33 @@ SWAPS = ("swap:1-7", "swap:2-7", "swap:4-7", "swap:3-8", "swap:5-6", "swap:7-9")
 FEATURES = ("", "erode", "dilate")
 NEIGHBOURS = (1, 1, 3, 3)  # OpenCV's 3 x 3 kernel of ones, image by image
 
+MOST_STEPS = 100  # of one shift
+
 Shifter = Callable[..., list[str]]  # (size, blocked, **parameters)
 
 
 def apply(shift: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:
     """The shifted images and labels; `rows` says which rows of the data set these are (noise depends on it)."""
+    must_be_known(shift)
     for step in shift.split("+") if shift else []:
         name, _, value = step.partition(":")
-        if name not in SHIFTS:
-            raise unknown("shift", name, SHIFTS)
         try:
             x, y = SHIFTS[name](value, x, y, rows)
         except UmbelError:
             raise
-        except ValueError:
+        except (ValueError, OverflowError):
             raise UmbelError(f"A shift reads like '{EXAMPLES[name]}'. Got '{step}' instead.") from None
     return x, y
+
+
+def must_be_known(shift: str) -> None:
+    """Raise where a step of a shift has no name that is known here, or where there are very many."""
+    steps = shift.split("+") if shift else []
+    for step in steps:
+        if (name := step.partition(":")[0]) not in SHIFTS:
+            raise unknown("shift", name, SHIFTS)
+    if len(steps) > MOST_STEPS:
+        raise UmbelError(f"A shift has at most {MOST_STEPS} steps. Got {len(steps)} instead.")
 
 
 def _rotate(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:

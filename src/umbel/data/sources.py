@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from umbel.data.clients import IntArray
 from umbel.data.formats import Halves, Piece, Reader
 from umbel.data.rows import laid_out, site
 from umbel.errors import UmbelError, unknown
+from umbel.files import digester
 from umbel.nets.objective import Classify, Objective, Regress, objective_of
 from umbel.seeds import generator
 
@@ -56,6 +58,16 @@ class Dataset:
         arrays = (self.x_train, self.y_train, self.x_test, self.y_test)
         train, test = site(f"the set '{self.name}'", arrays, self.objective)
         return replace(self, x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of all its rows, inputs and targets alike: a plan fits no other rows."""
+        digest = digester()
+        digest.update(self.name.encode())
+        for array in (self.x_train, self.y_train, self.x_test, self.y_test):
+            digest.update(f" {array.dtype.kind}{array.dtype.itemsize} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+        return digest.hexdigest()
 
     @property
     def label(self) -> str:
@@ -240,7 +252,7 @@ def _spells(name: str, text: str) -> bool:
 
 def _npz(name: str, place: Path) -> Path | None:
     """cifar10.npz, or a part with its size: cifar10-20k.npz. Not cifar10-c.npz, which is another set."""
-    files = [path for path in sorted(place.glob("*.npz")) if path.is_file()]
+    files = [path for path in sorted(place.glob("*.npz")) if not path.is_dir()]
     if whole := [path for path in files if _spells(name, path.stem)]:
         return whole[0]
     parts = [path for path in files if (cut := re.fullmatch(r"(.+)[-_]\d+k?", path.stem)) and _spells(name, cut[1])]

@@ -4,6 +4,7 @@ The node answers two kinds of message: `query.describe` (who are you, and do we 
 task, which it looks up by name). Its rows never leave it; what a task sends is all that travels.
 """
 
+import json
 import logging
 from collections.abc import Callable
 from importlib.metadata import version
@@ -15,7 +16,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 
 from umbel import tree
 from umbel.algorithms import import_all
@@ -23,13 +24,17 @@ from umbel.data.clients import Pool, Population
 from umbel.data.rows import Like, site
 from umbel.engines.local import Diary, LocalClients, device_of
 from umbel.errors import UmbelError
-from umbel.files import make_folder, write_atomically
+from umbel.files import make_folder, read_bytes, write_atomically
 from umbel.flower.wire import NAME, WORDS, Unbelievable, call_from, digest, fingerprint, record, shown, words
 from umbel.nets.model import Model
 from umbel.tree import Tree
 
 Half: TypeAlias = tuple[NDArray[Any], NDArray[Any]]  # inputs and targets
 LoadData: TypeAlias = Callable[[Context], tuple[Half, Half | None]]  # training and test rows of this node
+
+MOST_JOBS = 1024  # in one call; FLAG's trial asks for one of each partition that it compares
+MOST_STEPS = 2**20  # of training in one call: ten epochs of 50,000 rows in batches of 10 are 50,000
+MOST_DRAWN = 2**25  # rows in the batches of one job, whose numbers are drawn beforehand: 600 epochs of 50,000
 
 log = logging.getLogger("flwr.umbel")  # a child of Flower's logger, so that its handlers show it
 
@@ -66,7 +71,7 @@ class DiskDiary(Diary):
     def read(self, name: str, round: int) -> Tree:
         """The newest page before `round`, or an empty one: a round that is done twice reads the same page twice."""
         past = [written for written in self._rounds(name) if written < round]
-        return tree.nested(load_file(self._page(name, past[-1]))) if past else {}
+        return tree.nested(load(read_bytes(self._page(name, past[-1])))) if past else {}
 
     def write(self, name: str, round: int, keep: Tree) -> None:
         """Add a page, and keep one older: the server may resume from the round before."""
@@ -76,7 +81,7 @@ class DiskDiary(Diary):
         path = self._page(name, round)
         make_folder(path.parent)
         content = save({key: leaf.cpu().contiguous().clone() for key, leaf in tree.named(page).items()})
-        write_atomically(path, content, self.durable)
+        write_atomically(path, content, self.durable, private=True)
         for old in self._rounds(name)[:-2]:
             self._page(name, old).unlink()
 
@@ -140,6 +145,7 @@ def _done(site: Site, request: dict[str, Any], content: RecordDict) -> tuple[dic
         raise UmbelError(f"The name of a run is letters, digits, '.', '_' and '-'. Got '{shown(run)}' instead.")
     if request["fingerprint"] != fingerprint(site.net):
         raise UmbelError(f"The model of '{site.name}' is another than the server's.")
+    _refuse_excess(site, json.loads(str(request["about"])))
     import_all()  # methods bring tasks of their own, and this node may never have heard of the server's method
     call = call_from(str(request["about"]), content)
     clients = LocalClients(site.people, seed, site.device)
@@ -149,6 +155,24 @@ def _done(site: Site, request: dict[str, Any], content: RecordDict) -> tuple[dic
     for job in range(len(call.cohort.ids)):
         answers[str(job)] = record(clients.answer(net, call, job))
     return {"name": site.name}, answers
+
+
+def _refuse_excess(site: Site, about: dict[str, Any]) -> None:
+    """Raise where one call asks for more work than any method does: a server must not keep a site busy for days."""
+    jobs, become = int(about["jobs"]), about["options"].get("become", ())
+    epochs, steps, batch = map(int, about["work"][:3])
+    rows = max(1, len(site.people.train[0]), len(site.people.test[0]))
+    size = batch or rows
+    if min(epochs, steps, size, jobs - 1) < 0:
+        raise UmbelError(f"A call asks for one job or more, and for no work below 0. Asked for were {jobs} jobs of"
+                         f" {epochs} epochs or {steps} steps in batches of {batch}.")
+    in_epoch = -(-rows // size)
+    epochs = -(-steps // in_epoch) if steps else epochs
+    asked = {"jobs": (jobs, MOST_JOBS), "steps": (jobs * (1 + len(become)) * (steps or epochs * in_epoch), MOST_STEPS),
+             "rows in one job": (epochs * in_epoch * size, MOST_DRAWN)}
+    for what, (number, most) in asked.items():
+        if number > most:
+            raise UmbelError(f"One call may ask a site for at most {most:,} {what}. Asked for were {number:,}.")
 
 
 # A node with its own data -------------------------------------------------------------------------------------------

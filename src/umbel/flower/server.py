@@ -261,4 +261,4 @@ class FlowerFederation(Federation):
 
 def _log_lost(lost: Mapping[str, str]) -> None:
     for name, reason in lost.items():
-        log.warning("Lost: %s: %s.", name, reason)
+        log.warning("Lost: %s: %s.", name, reason.rstrip("."))

@@ -1,8 +1,8 @@
 """The figures of a report as files for a paper: PNG at 300 dpi and SVG, one column wide, drawn by matplotlib."""
 
-import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,17 @@ def write(runs: Sequence[Run], folder: Path) -> list[Path]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UmbelError("Figures for a paper need matplotlib: pip install 'umbel[report]'.") from error
-    make_folder(folder.resolve())
+    make_folder(folder)
     written = []
     for name, (wide, high), draw in _all(runs):
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=(wide, high))
             draw(figure.add_subplot())
             for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-                path, image = folder / f"{name}.{kind}", io.BytesIO()
-                figure.savefig(image, format=kind, dpi=300, metadata=metadata)
-                write_atomically(path, image.getvalue())
+                path = folder / f"{name}.{kind}"
+                content = BytesIO()
+                figure.savefig(content, format=kind, dpi=300, metadata=metadata)
+                write_atomically(path, content.getvalue())
                 written.append(path)
     return written
 

@@ -4,7 +4,6 @@ A folder that is not a finished run of this version is refused in one sentence. 
 None, and its section is left out.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from umbel.errors import UmbelError
-from umbel.files import read_json
+from umbel.files import read_json, read_text, refuse_irregular, refuse_linked_folder, there
 from umbel.nets.objective import Metric
 from umbel.runs.evaluate import STARTS
 from umbel.runs.schema import READ, SCHEMA, read_clusters, read_records, read_result
@@ -100,8 +99,10 @@ def expand(path: Path) -> list[Path]:
     if (path / "recipe.toml").exists() or not path.is_dir():
         return [path]
     inside = sorted(child.parent for child in path.glob("*/recipe.toml"))
+    for child in inside:
+        refuse_linked_folder(child)
     try:  # in the order of the comparison
-        methods = [row["method"] for row in json.loads((path / "compare.json").read_bytes())]
+        methods = [row["method"] for row in read_json(path / "compare.json")]
         inside.sort(key=lambda child: methods.index(child.name.rpartition("-s")[0]))
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -116,8 +117,8 @@ def load(path: Path) -> Run:
         records = read_records(path)
         _check(info, records, clients)
         evidence = _evidence(path / "evidence.safetensors", len(clients))
-        recipe = (path / "recipe.toml").read_text()
-        environment = read_json(path / "env.json") if (path / "env.json").exists() else {}
+        recipe = read_text(path / "recipe.toml")
+        environment = read_json(path / "env.json") if there(path / "env.json") else {}
         gram_names, gram = ([], None) if evidence.proximity is not None else _gram(path, clients)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, SafetensorError) as error:
         if isinstance(error, UmbelError):
@@ -178,8 +179,9 @@ def _check(info: dict[str, Any], records: list[dict[str, Any]], clients: list[Cl
 
 def _evidence(path: Path, clients: int) -> Evidence:
     """The small parts of the evidence; signatures and anchor models stay on the disk."""
-    if not path.exists():
+    if not there(path):
         return Evidence(np.arange(clients))
+    refuse_irregular(path)
     with safe_open(path, "numpy") as file:
         names = set(file.keys())
 
@@ -211,8 +213,9 @@ def _evidence(path: Path, clients: int) -> Evidence:
 def _gram(path: Path, clients: list[ClientResult]) -> tuple[list[str], Floats | None]:
     """Inner products of clients' last local models, read layer by layer: all that a map of them needs."""
     file = path / "memory.safetensors"
-    if not file.exists():
+    if not there(file):
         return [], None
+    refuse_irregular(file)
     with safe_open(file, "numpy") as memory:
         keys = list(memory.keys())
         first = next((key.split("/last/")[0] for key in keys if "/last/" in key), None)

@@ -26,7 +26,7 @@ def report(runs: Source | Sequence[Source], out: str | Path | None = None, figur
         if not loaded:
             raise UmbelError("A report needs at least one run.")
         lone = len(sources) == 1 and not isinstance(sources[0], Result)
-        target = Path(out) if out is not None else folders[0] if lone else Path()
+        target = Path(out) if out is not None else (folders[0] if lone else Path()) / "report.html"
         return write(loaded, target, None if figures is None else Path(figures))[0]
 
 
@@ -40,8 +40,9 @@ def write(runs: Sequence[load.Run], target: Path, figures: Path | None = None) -
     if len(names) > 1:
         raise UmbelError(f"A report is of runs that are judged by one metric. Got {' and '.join(names)}: make one"
                          " report of each.")
-    target = target / "report.html" if target.is_dir() else target
-    make_folder(target.parent.resolve())
+    target = target / "report.html" if target.is_dir() and not target.is_symlink() else target
+    if not target.parent.is_dir():
+        make_folder(target.parent)
     write_atomically(target, page.write(list(runs)).encode())
     if figures is None:
         return target, 0

@@ -184,7 +184,7 @@ def counted(made: Sequence[Comparison]) -> str:
 def write(out: Path, table: Table, made: Sequence[Comparison], sentences: Sequence[str],
           facts: Mapping[str, Any]) -> None:
     """table.json, table.csv and table.md beside the runs, each whole or not at all."""
-    make_folder(out.resolve())  # a link to another disk is fine
+    make_folder(out)
     write_json(out / "table.json", {"table": table.name, "paper": table.paper, "title": table.title,
                                     "head": list(sentences), **facts, "lines": [asdict(each) for each in made]})
     text = io.StringIO()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from umbel.errors import UmbelError
-from umbel.files import make_folder, write_atomically
+from umbel.files import make_folder, read_bytes, there, write_atomically
 from umbel.processes import how_it_ended, start
 from umbel.reproduce.table import TableCell
 from umbel.runs.experiment import Experiment
@@ -47,7 +47,7 @@ class Job(NamedTuple):
     def done(self) -> int:
         """Rounds that are on disk; the first record is of the state before round 0."""
         lines = self.folder / "rounds.jsonl"
-        return max(0, lines.read_bytes().count(b"\n") - 1) if lines.exists() else 0
+        return max(0, read_bytes(lines).count(b"\n") - 1) if there(lines) else 0
 
     @property
     def finished(self) -> bool:

@@ -115,6 +115,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """An existing run folder, to go on with. Its recipe must be the one that it was begun with."""
+        files.refuse_linked_folder(path)
         if not (path / "recipe.toml").is_file():
             raise UmbelError(f"There is no run to resume in {path}: a run folder holds recipe.toml.")
         lock = _locked(path)

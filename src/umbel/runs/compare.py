@@ -13,7 +13,7 @@ from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
-from umbel.files import write_atomically, write_json
+from umbel.files import refuse_linked_folder, write_atomically, write_json
 from umbel.runs.evaluate import STARTS
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable, settings_of
@@ -56,6 +56,8 @@ def own_settings(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def sessions(plan: Sequence[Experiment], out: Path, data_dir: Path | None, workers: int = 1) -> Iterator[Session]:
     """The runs still to do. Those under `out` that were done or begun earlier must be of the same comparison."""
+    for folder in (out, *(folder_of(out, experiment) for experiment in plan)):
+        refuse_linked_folder(folder)
     if (out / "recipe.toml").exists():
         raise UmbelError(f"The folder {out} must hold a comparison's runs. It is a run itself: choose another --out.")
     for experiment in plan:
