@@ -22,7 +22,7 @@ from umbel import tree
 from umbel.engines.codec import receive, send
 from umbel.engines.local import LocalClients
 from umbel.engines.on_disk import write_clients
-from umbel.federation.door import Answered, Call
+from umbel.federation.door import Answered, Call, Silent
 from umbel.federation.tasks import Loop
 from umbel.federation.uplink import written
 from umbel.nets.model import Model
@@ -75,7 +75,7 @@ class Crew:
         self.threads = ThreadPoolExecutor(count * AHEAD)
         self.close = weakref.finalize(self, _end, [worker.process for worker in self.workers], self.folder)
 
-    def perform(self, call: Call) -> Iterator[Answered]:
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
         """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""
         for worker in self.workers:
             worker.has_shared = False
@@ -84,16 +84,19 @@ class Crew:
         try:
             for job in as_completed(jobs):
                 position = jobs[job]
-                reply = job.result()
+                said, reply = job.result()
+                if "silent" in said:
+                    yield Silent(position, said["silent"])
+                    continue
                 name = self.clients.population.names[int(call.cohort.ids[position])]
                 self.clients.diary.write(name, call.cohort.round, reply.get("keep", {}))
-                yield Answered(torch.tensor([position]), tree.each(lambda leaf: leaf[None], reply["send"]))
+                yield Answered(torch.tensor([position]), reply["send"])
         except BaseException:  # an interruption, too, must not leave work in the queue
             self.threads.shutdown(wait=False, cancel_futures=True)
             self.close()
             raise
 
-    def _ask(self, call: Call, position: int) -> Tree:
+    def _ask(self, call: Call, position: int) -> tuple[dict[str, Any], Tree]:
         i = int(call.cohort.ids[position])
         declared = call.task.memory(self.net, self.clients.seed)
         page = self.clients.diary.read(self.clients.population.names[i], call.cohort.round)
@@ -110,7 +113,7 @@ class Crew:
             self.free.put(worker)
         if answer is None:
             raise RuntimeError(f"A worker process ended with code {worker.process.wait()}; what it said stands above.")
-        return answer[1]
+        return answer
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:

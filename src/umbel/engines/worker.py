@@ -14,7 +14,7 @@ from umbel import tree
 from umbel.data.clients import Work
 from umbel.engines.codec import receive, send
 from umbel.engines.on_disk import clients_from
-from umbel.federation.door import Call, Cohort
+from umbel.federation.door import Call, Cohort, Silent
 from umbel.federation.tasks import TASKS
 from umbel.federation.uplink import parse
 from umbel.tree import Tree
@@ -37,7 +37,10 @@ def main(folder: str) -> None:
         clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
         call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options,
                     parse(header["uplinks"]), header["now"])
-        sent = clients.answer(net, call, 0)
+        done = clients.answer(net, call, 0)
         kept = clients.diary.pages.get(name, {}).get(header["round"], {})
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so
-            send(out, {}, {"send": sent} | ({"keep": kept} if kept else {}))
+            if isinstance(done, Silent):
+                send(out, {"silent": done.reason}, {})
+            else:
+                send(out, {}, {"send": done.send} | ({"keep": kept} if kept else {}))

@@ -211,6 +211,10 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
     """
     if not records or records[-1]["round"] < 0:
         raise UmbelError("A result needs at least one round: let the loop go on to round 0 or beyond.")
+    if records[-1].get("lost_in_a_row", 0) > records[-1]["round"]:
+        why = "; ".join(sorted(set(records[-1]["lost"].values())))
+        raise UmbelError("A result needs at least one round with a usable answer. Each one so far was lost, the last"
+                         f" because of: {why}.")
     options = options or RunOptions(**records[0].get("options", {}))
     if "final" not in records[-1]:
         records = [*records[:-1], _tested_late(algorithm, fed, state, records[-1], options)]
