@@ -176,6 +176,23 @@ def test_answers_that_are_not_finite_end_the_run_in_a_sentence(umbel: Umbel) -> 
     assert "a learning rate that is too large (lr 1e+30)" in err
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_run_of_clients_that_train_alone_fails_like_any_other(umbel: Umbel, rounds: int) -> None:
+    """A model of NaN was 9.9 % right: argmax of NaN is class 0."""
+    code, out, err = umbel("run", "solo", *SMALL, "--rounds", rounds, "--lr", 1e30)
+    assert (code, out.count("\n"), err.count("\n")) == (2, rounds - 1, 1), out
+    assert "none of 4 clients gave a usable answer (not finite). The usual cause is a learning rate" in err
+
+
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_no_method_scores_by_a_model_that_broke_down(umbel: Umbel, method: str) -> None:
+    """Every method ends in one sentence."""
+    code, _, err = umbel("run", method, "--data", "digits", "--clients", 4, "--rounds", 3, "--epochs", 1, "--device",
+                         "cpu", "--lr", 1e30)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "usable answer (not finite). The usual cause is a learning rate that is too large (lr 1e+30)." in err
+
+
 # Runs
 
 

@@ -13,7 +13,7 @@ from umbel import tree
 from umbel.algorithms import FedAvg, FedProx, Oracle, Solo
 from umbel.engines import Simulator, simulator
 from umbel.engines.codec import receive, send
-from umbel.federation.door import Cohort
+from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.nets.wrap import build
 
 
@@ -42,6 +42,16 @@ def test_workers_change_no_bit(method):
     mine, theirs = alone.memory()[0], shared.memory()[0]
     assert all(gap(mine[name]["last"], theirs[name]["last"]) == 0 for name in mine)
     shared.close()
+
+
+def test_a_worker_keeps_nothing_that_is_not_finite():
+    """A client that trains alone and breaks down is silent, and begins the next round where it began this one."""
+    fed = engine(2)
+    with pytest.raises(NobodyAnswered, match=r"none of 6 clients gave a usable answer \(not finite\)"):
+        play(Solo(local=replace(LOCAL, lr=1e30)), fed, rounds=1)
+    assert fed.crews
+    assert fed.memory() == ({}, {})
+    fed.close()
 
 
 def test_workers_end_with_their_engine():

@@ -393,6 +393,8 @@ def test_asking_for_a_model_that_is_not_there(digits):
         (lambda: result.model(0)): "The method 'lg' has no model for a whole cluster",
         (lambda: result.model(client="c01")): "There is no client 'c01'. Did you mean 'c001'?",
         (lambda: result.predict(x[0], client="c000")): r"Images must be \(rows, 1, 8, 8\). Got \(1, 8, 8\) instead.",
+        (lambda: result.predict(np.where(np.arange(2)[:, None, None, None], np.nan, x), client="c000")):
+            "must be finite. It is not for 1 of 2 rows, as in row 1: look for numbers there",
         (lambda: result.to_pandas("round")): "A table is of 'clients' or of 'rounds'. Got 'round' instead.",
     }.items():
         with pytest.raises(u.UmbelError, match=sentence):

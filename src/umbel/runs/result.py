@@ -143,7 +143,13 @@ class Result:
         objective = self.net.objective
         with torch.no_grad():
             parts = [module(inputs[start : start + AT_ONCE]) for start in range(0, len(inputs), AT_ONCE)]
-        return objective.predicted(torch.cat(parts) if parts else torch.empty(0, *objective.out_shape))
+        out = torch.cat(parts) if parts else torch.empty(0, *objective.out_shape)
+        wrong = (~out.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+        if wrong:
+            raise UmbelError(f"What the model puts out must be finite. It is not for {len(wrong)} of {len(out)} rows,"
+                             f" as in row {wrong[0]}: look for numbers there that are not finite, or train with a"
+                             " smaller learning rate.")
+        return objective.predicted(out)
 
     def to_pandas(self, of: str = "clients") -> "pandas.DataFrame":
         """A table of the clients (cluster, true group, three scores), or of the rounds (score, bytes, seconds)."""
