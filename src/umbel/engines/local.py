@@ -146,10 +146,10 @@ class LocalClients:
             due = tree.each(lambda leaf: Leaf(tuple(leaf.shape[1:]), leaf.dtype), keep)  # type: ignore[arg-type,return-value]
             whole = Answered(leaving.positions, {**leaving.send, KEPT: keep})
             good, reasons = believed(whole, {**promises(net, call)[-1], KEPT: due})
-            yield from (Silent(position, reason) for position, reason in reasons.items())
-            leaving = Answered(good.positions, tree.without(good.send, [KEPT]))
             for position, page in zip(good.positions.tolist(), tree.unstack(good.send.get(KEPT, {})), strict=True):
                 self.diary.write(self.population.names[int(call.cohort.ids[position])], call.cohort.round, page)
+            yield from (Silent(position, reason) for position, reason in reasons.items())
+            leaving = Answered(good.positions, tree.without(good.send, [KEPT]))
         if len(leaving.positions):
             yield leaving
 
