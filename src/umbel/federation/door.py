@@ -184,7 +184,7 @@ class Federation(ABC):
             each: Tree | None = None, **options: Any) -> Heard:
         """Ask every client of the cohort to do `task`; all receive `shared`, position p receives row p of `each`."""
         refuse_unknown_options(task, options)
-        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options, self.uplinks, self.now)
+        call = Call(task, cohort, (work or Work()).checked(), shared or {}, each or {}, options, self.uplinks, self.now)
         if call.work.rows not in self._allowed:
             allowed = ", ".join(sorted(self._allowed))
             raise UmbelError(f"A method may ask for the rows {allowed}. Got '{call.work.rows}' instead.")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umbel.errors import UmbelError, unknown
-from umbel.fields import check, choice, number
+from umbel.fields import bounded, check, choice, number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -207,7 +207,7 @@ class Objective(ABC):
 class Classify(Objective):
     """One of some classes, by cross-entropy."""
 
-    classes: int = number(2, ge=1)
+    classes: int = number(2, ge=1, le=1_000_000)
     judged_by: str = choice("accuracy", "accuracy", "balanced_accuracy", "macro_f1", "auc")
     labels: tuple[str, ...] = ()  # what the classes are called, where they were given as texts
 
@@ -367,7 +367,7 @@ class Regress(Objective):
     distribution with this centre and scale.
     """
 
-    columns: int = number(1, ge=1)  # numbers of one target
+    columns: int = number(1, ge=1, le=1_000_000)  # numbers of one target
     loss: str = choice("mse", "mse", "huber")
     centre: float = 0.0
     scale: float = number(1.0, gt=0)
@@ -380,6 +380,7 @@ class Regress(Objective):
     def __post_init__(self) -> None:
         check(self, "a regression")
         if isinstance(self.bins, int) and not isinstance(self.bins, bool):
+            bounded(self.bins, "bins", "a regression", ge=0, le=1000)
             normal = NormalDist(self.centre, self.scale)
             object.__setattr__(self, "bins", tuple(normal.inv_cdf(k / self.bins) for k in range(1, self.bins)))
         object.__setattr__(self, "bins", tuple(float(border) for border in self.bins))
@@ -477,8 +478,8 @@ class Regress(Objective):
 class NextToken(Objective):
     """The token that follows, by cross-entropy: one for each row, or one at each of `length` places."""
 
-    vocabulary: int = number(2, ge=2)
-    length: int = number(0, ge=0)
+    vocabulary: int = number(2, ge=2, le=10_000_000)
+    length: int = number(0, ge=0, le=1_000_000)
 
     kind: ClassVar[str] = "next_token"
 
