@@ -15,11 +15,14 @@ from umbel.errors import UmbelError, unknown
 
 _SIGNS = {"ge": ("at least", operator.ge), "gt": ("greater than", operator.gt),
           "le": ("at most", operator.le), "lt": ("less than", operator.lt)}
+LIMITS = {int: 2**31 - 1, float: 1e30}  # of a number whose field says nothing else: above is a slip, and would overflow
+LONGEST = 200  # bits of a whole number that a sentence shows
+SEEDS = 1000  # that are compared at once, at most
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 def number(default: Any, **rule: float) -> Any:
-    """A number with its allowed range: `number(0.01, gt=0)`; rules are ge, gt, le, lt."""
+    """A number with its allowed range: `number(0.01, gt=0)`; rules are ge, gt, le, lt; else `LIMITS` hold."""
     return field(default=default, metadata=rule)
 
 
@@ -50,11 +53,33 @@ def check(thing: Any, owner: str) -> None:
             object.__setattr__(thing, each.name, value)
         allowed = alternatives(types.get(each.name))
         if type(value) is int and float in allowed and int not in allowed:
-            value = float(value)
+            value = _real(value)
             object.__setattr__(thing, each.name, value)
         _check_type(owner, each.name, value, allowed)
         if value is not None:
             _check_rule(owner, each.name, value, dict(each.metadata))
+
+
+def bounded(value: Any, name: str, owner: str, **rule: float) -> int:
+    """A whole number that is no field, held against its rule: as `check` does it, in the same sentence."""
+    _check_type(owner, name, value, (int,))
+    _check_rule(owner, name, value, rule)
+    return int(value)
+
+
+def bounded_real(value: Any, name: str, owner: str, **rule: float) -> float:
+    """The same for any number."""
+    value = _real(value) if type(value) is int else value
+    _check_type(owner, name, value, (float,))
+    _check_rule(owner, name, value, rule)
+    return float(value)
+
+
+def _real(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 @cache
@@ -90,14 +115,19 @@ def _check_rule(owner: str, name: str, value: Any, rule: dict[str, Any]) -> None
         words = " or ".join(f"'{word}'" for word in rule["one_of"])
         raise UmbelError(f"The '{name}' of {owner} must be {words}. Got '{value}' instead.")
     limits = {sign: limit for sign, limit in rule.items() if sign in _SIGNS}
+    if most := LIMITS.get(type(value)):
+        limits = ({} if limits.keys() & {"ge", "gt"} else {"ge": -most}) | limits
+        limits |= {} if limits.keys() & {"le", "lt"} else {"le": most}
     if any(not _SIGNS[sign][1](value, limit) for sign, limit in limits.items()):
         words = " and ".join(f"{_SIGNS[sign][0]} {limit}" for sign, limit in limits.items())
-        raise UmbelError(f"The '{name}' of {owner} must be {words}. Got {value} instead.")
+        raise UmbelError(f"The '{name}' of {owner} must be {words}. Got {shown(value)} instead.")
 
 
 def shown(value: Any) -> str:
     """A value in a sentence: as a recipe has it, and no longer than a line."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > LONGEST:
+        return f"a number of {value.bit_length():,} bits"  # Python itself refuses to write thousands of digits
     text = f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -149,7 +149,8 @@ REFUSED = {
                   "The 'optimiser' of local training must be 'sgd' or 'adam' or 'adamw'. Got 'adamm' instead."),
     "schedule": (lambda: u.Local(schedule="cosin"), "fedavg --schedule cosin",
                  "The 'schedule' of local training must be 'constant' or 'step' or 'cosine'. Got 'cosin' instead."),
-    "decay": (lambda: u.Local(weight_decay=-1), "fedavg --set weight_decay=-1", "at least 0. Got -1.0 instead."),
+    "decay": (lambda: u.Local(weight_decay=-1), "fedavg --set weight_decay=-1",
+              "at least 0 and at most 1e+30. Got -1.0 instead."),
     "fednova": (lambda: u.FedNova(local=ADAM), "fednova --optimiser adam",
                 "The 'optimiser' of fednova must be sgd without nesterov, since a step's length is known of sgd's"
                 " momentum alone. Got adam instead."),

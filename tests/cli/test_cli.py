@@ -53,12 +53,16 @@ WRONG: dict[str, tuple[str, str]] = {
     "setting": ("run solo --set rl=1", "There is no setting of solo named 'rl'. Known: aggregate, batch, decay_every,"),
     "setting without value": ("run fedprox --set mu", "A setting is written NAME=VALUE, as in --set mu=0.1. Got 'mu'"),
     "fraction": ("run fedavg --fraction 2", "must be greater than 0 and at most 1. Got 2.0 instead."),
-    "rounds": ("run fedavg --rounds 0", "The 'rounds' of the run must be at least 1. Got 0 instead."),
-    "clients": ("run fedavg --clients 0", "The 'clients' of the run must be at least 1. Got 0 instead."),
+    "rounds": ("run fedavg --rounds 0",
+               "The 'rounds' of the run must be at least 1 and at most 2147483647. Got 0 instead."),
+    "clients": ("run fedavg --clients 0",
+                "The 'clients' of the run must be at least 1 and at most 1000000. Got 0 instead."),
     "seed": ("run fedavg --seed -1", "must be at least 0 and less than 4294967296. Got -1 instead."),
-    "lr": ("run fedavg --lr -1", "The 'lr' of local training must be greater than 0. Got -1.0 instead."),
+    "lr": ("run fedavg --lr -1",
+           "The 'lr' of local training must be greater than 0 and at most 1e+30. Got -1.0 instead."),
     "momentum": ("run fedavg --set momentum=1", "at least 0 and less than 1. Got 1.0 instead."),
-    "batch": ("run fedavg --batch -1", "The 'batch' of local training must be at least 0. Got -1 instead."),
+    "batch": ("run fedavg --batch -1",
+              "The 'batch' of local training must be at least 0 and at most 100000. Got -1 instead."),
     "join": ("run fedavg --join x", "A join is written COUNT@ROUND, both at least 1, as in 20@50. Got 'x' instead."),
     "join of all": ("run fedavg --clients 4 --join 4@1", "At least one client must be there in every round."),
     "leave of all": ("run fedavg --clients 4 --leave 4@1", "nobody is there in round 1."),
@@ -174,6 +178,23 @@ def test_answers_that_are_not_finite_end_the_run_in_a_sentence(umbel: Umbel) -> 
     assert code == 2
     assert "3 rounds in a row were lost" in err
     assert "a learning rate that is too large (lr 1e+30)" in err
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_run_of_clients_that_train_alone_fails_like_any_other(umbel: Umbel, rounds: int) -> None:
+    """A model of NaN was 9.9 % right: argmax of NaN is class 0."""
+    code, out, err = umbel("run", "solo", *SMALL, "--rounds", rounds, "--lr", 1e30)
+    assert (code, out.count("\n"), err.count("\n")) == (2, rounds - 1, 1), out
+    assert "none of 4 clients gave a usable answer (not finite). The usual cause is a learning rate" in err
+
+
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_no_method_scores_by_a_model_that_broke_down(umbel: Umbel, method: str) -> None:
+    """Every method ends in one sentence."""
+    code, _, err = umbel("run", method, "--data", "digits", "--clients", 4, "--rounds", 3, "--epochs", 1, "--device",
+                         "cpu", "--lr", 1e30)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "usable answer (not finite). The usual cause is a learning rate that is too large (lr 1e+30)." in err
 
 
 # Runs

@@ -20,7 +20,7 @@ from umbel.engines import Simulator, crew, simulator
 from umbel.engines.codec import receive, send
 from umbel.engines.crew import AHEAD, Lost
 from umbel.errors import UmbelError
-from umbel.federation.door import Call, Cohort
+from umbel.federation.door import Call, Cohort, NobodyAnswered
 from umbel.federation.training import train
 from umbel.nets.wrap import build
 from umbel.processes import start
@@ -51,6 +51,16 @@ def test_workers_change_no_bit(method):
     mine, theirs = alone.memory()[0], shared.memory()[0]
     assert all(gap(mine[name]["last"], theirs[name]["last"]) == 0 for name in mine)
     shared.close()
+
+
+def test_a_worker_keeps_nothing_that_is_not_finite():
+    """A client that trains alone and breaks down is silent, and begins the next round where it began this one."""
+    fed = engine(2)
+    with pytest.raises(NobodyAnswered, match=r"none of 6 clients gave a usable answer \(not finite\)"):
+        play(Solo(local=replace(LOCAL, lr=1e30)), fed, rounds=1)
+    assert fed.crews
+    assert fed.memory() == ({}, {})
+    fed.close()
 
 
 def test_workers_end_with_their_engine():
@@ -98,7 +108,7 @@ def test_who_follows_a_lost_worker_is_sent_everything():
     with pytest.raises(Lost, match=r"^was ended by SIGKILL, as where memory runs out$"):
         worker.ask(*job)
     after = worker.ask(*job)
-    assert before[0] == after[0] == {"complaint": ""}
+    assert before[0] == after[0] == {}
     assert gap(before[1]["send"]["model"], after[1]["send"]["model"]) == 0
     fed.close()
 

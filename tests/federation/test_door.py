@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from helpers import ENGINES, LOCAL, SEED, tiny_model, tiny_population
+from helpers import ENGINES, LOCAL, SEED, SIZES, tiny_model, tiny_population
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from umbel.engines import local
 from umbel.errors import UmbelError
 from umbel.federation import door
 from umbel.federation.door import Cohort, NobodyAnswered, one_thread
-from umbel.federation.tasks import TASKS, Client, Leaf, Plain, Reply, UpTo, register
+from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, UpTo, register
 from umbel.federation.training import train
 from umbel.runs.run import rounds, sample
 
@@ -42,6 +42,16 @@ far_apart = plain(  # of c005, which holds nine rows, infinities; of others, num
 half_finite = plain(  # of c005 one number of two
     "half_finite", lambda net, client: Reply({"x": torch.tensor([1.0, torch.inf if len(client.y) == 9 else 2.0])}),
     lambda net: {"x": Leaf((2,))})
+def _noted(net, client: Client, carry, fixed, *, sick="") -> Reply:
+    """A note of 1, or of 2 where one is remembered; what is `sick` of it is infinite for c002, which has seven rows."""
+    note = client.memory["note"] + 1
+    bad = torch.where(client.size == SIZES[2], torch.inf, note)
+    return Reply({"x": bad if sick == "sends" else note}, {"note": bad if sick == "keeps" else note})
+
+
+noting = TASKS.get("noting") or register(Loop(
+    "noting", lambda net, client, **_: ({"x": client.memory["note"]}, {}), lambda net, carry, fixed, batch, **_: carry,
+    _noted, lambda net, **_: {"x": Leaf()}, lambda net, seed: {"note": torch.tensor(0.0)}, ("sick",)))
 misnamed = plain("misnamed", lambda net, client: Reply({"y": client.size}), lambda net: {"x": Leaf()})
 
 
@@ -87,6 +97,28 @@ def test_one_infinite_number_spoils_an_answer(engine):
     heard = fed_of(engine).map(half_finite, Cohort(torch.tensor([0, 5, 3]), 0))
     assert heard.answers["x"].tolist() == [[1, 2], [1, 2]]
     assert heard.lost == {"c005": "not finite"}
+
+
+@engines
+@pytest.mark.parametrize("sick", ["sends", "keeps"])
+def test_who_is_not_believed_remembers_what_it_remembered(engine, sick):
+    """A reply counts as a whole: of c002 neither the answer nor the note of round 1, and in round 2 it goes on."""
+    fed = fed_of(engine)
+    fed.arrive(0)
+    told = [fed.map(noting, Cohort(torch.arange(6), round), work=Work(epochs=1), sick=sick if round == 1 else "")
+            for round in range(3)]
+    assert [heard.lost for heard in told] == [{}, {"c002": "not finite"}, {}]
+    assert [heard.answers["x"].tolist() for heard in told] == [[1.0] * 6, [2.0] * 5, [3.0, 3.0, 2.0, 3.0, 3.0, 3.0]]
+    assert [float(page["note"]) for _, page in sorted(fed.memory()[0].items())] == [3.0, 3.0, 2.0, 3.0, 3.0, 3.0]
+
+
+@engines
+def test_a_note_that_is_not_finite_is_not_written_for_a_first_time(engine):
+    """Who remembers nothing goes on remembering nothing."""
+    fed = fed_of(engine)
+    fed.arrive(0)
+    fed.map(noting, Cohort(torch.arange(6), 0), work=Work(epochs=1), sick="keeps")
+    assert sorted(fed.memory()[0]) == ["c000", "c001", "c003", "c004", "c005"]
 
 
 def test_an_option_that_a_task_does_not_have_is_refused():

@@ -211,7 +211,7 @@ def test_a_chain_and_its_text(text, chain):
     ("tpk:0.1", "There is no uplink 'tpk'. Did you mean 'topk'?"),
     ("topk:2", "The 'share' of topk must be greater than 0 and at most 1. Got 2.0 instead."),
     ("topk:many", "The 'share' of topk must be a number. Got \"many\" instead."),
-    ("clip:0", "The 'norm' of clip must be greater than 0. Got 0.0 instead."),
+    ("clip:0", "The 'norm' of clip must be greater than 0 and at most 1e+30. Got 0.0 instead."),
     ("clip:nan", "The 'norm' of clip must be a finite number. Got nan instead."),
     ("clip:1,2", "The uplink 'clip' takes norm, and no more. Got 'clip:1,2' instead."),
     ("quantise:12", "The 'bits' of quantise must be 8 or 16. Got 12 instead."),

@@ -177,6 +177,35 @@ def test_a_model_that_gives_no_numbers_is_scored_and_fails(objective, out, y):
     assert found.get("mae", found.get("perplexity")) >= 1e6
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_outputs_that_are_no_numbers_are_taken_for_no_class(value):
+    """Of four rows of class 0 and one of class 1, three of class 0 have an output that is none: one row in five is
+    missed by argmax alone, four are here. Nothing else is counted: class 1 is not taken for anything it is not."""
+    objective = Classify(2, judged_by="auc")
+    out = torch.tensor([[2.0, 0.0], [value, 0.0], [0.0, value], [value, value], [0.0, 2.0]])
+    sums = objective.tally(objective.row_values(out, torch.tensor([0, 0, 0, 0, 1])))
+    assert float(sums["hits"]) == 2
+    assert sums["by_class"].tolist() == [[1, 1], [4, 1], [1, 1]]
+    found = objective.summary(sums, 5)
+    assert found == pytest.approx({"accuracy": 2 / 5, "balanced_accuracy": (1 / 4 + 1) / 2,
+                                   "macro_f1": (2 / 5 + 1) / 2, "auc": 1 / 4})
+
+
+@pytest.mark.parametrize("judge", ["accuracy", "balanced_accuracy", "macro_f1", "auc"])
+def test_a_model_of_no_numbers_has_no_share_of_anything(judge):
+    """Also where every row is of class 0, which argmax takes them all for."""
+    objective = Classify(3, judged_by=judge)
+    for y in (torch.zeros(4, dtype=torch.int64), torch.tensor([0, 1, 2, 0])):
+        found = summed(objective, torch.full((4, 3), torch.nan), y)
+        assert {value for value in found.values() if value is not None} == {0.0}, found
+
+
+def test_a_token_is_foretold_by_numbers_alone():
+    """Token 0 is the first place of a row of NaN; of the two rows one is foretold."""
+    out = torch.tensor([[torch.nan, torch.nan], [3.0, 1.0]])
+    assert summed(NextToken(2), out, torch.tensor([0, 0]))["token_accuracy"] == 0.5
+
+
 # Tokens
 
 

@@ -35,22 +35,26 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "fraction 0": ({"fraction": 0.0}, "greater than 0 and at most 1. Got 0.0 instead."),
     "fraction 2": ({"fraction": 2.0}, "greater than 0 and at most 1. Got 2.0 instead."),
     "fraction nan": ({"fraction": math.nan}, "'fraction' of the run must be a finite number. Got nan instead."),
-    "rounds 0": ({"rounds": 0}, "The 'rounds' of the run must be at least 1. Got 0 instead."),
+    "rounds 0": ({"rounds": 0}, "The 'rounds' of the run must be at least 1 and at most 2147483647. Got 0 instead."),
     "rounds in words": ({"rounds": "ten"}, "'rounds' of the run must be a whole number. Got \"ten\" instead."),
     "rounds by half": ({"rounds": 1.5}, "'rounds' of the run must be a whole number. Got 1.5 instead."),
     "rounds true": ({"rounds": True}, "'rounds' of the run must be a whole number. Got true instead."),
     "pooled 1": ({"pooled": 1}, "'pooled' of the run must be true or false. Got 1 instead."),
-    "clients 0": ({"clients": 0}, "The 'clients' of the run must be at least 1. Got 0 instead."),
+    "clients 0": ({"clients": 0}, "The 'clients' of the run must be at least 1 and at most 1000000. Got 0 instead."),
     "seed -1": ({"seed": -1}, "must be at least 0 and less than 4294967296. Got -1 instead."),
     "seed too large": ({"seed": 2**32}, "less than 4294967296. Got 4294967296 instead."),
-    "lr 0": ({"settings": {"lr": 0.0}}, "The 'lr' of local training must be greater than 0. Got 0.0 instead."),
-    "lr -1": ({"settings": {"lr": -1}}, "The 'lr' of local training must be greater than 0. Got -1.0 instead."),
+    "lr 0": ({"settings": {"lr": 0.0}},
+             "The 'lr' of local training must be greater than 0 and at most 1e+30. Got 0.0 instead."),
+    "lr -1": ({"settings": {"lr": -1}},
+              "The 'lr' of local training must be greater than 0 and at most 1e+30. Got -1.0 instead."),
     "lr inf": ({"settings": {"lr": "inf"}}, "The 'lr' of local training must be a finite number. Got inf instead."),
     "lr list": ({"settings": {"lr": [1, "a"]}}, "The 'lr' of local training must be a number. Got [1, 'a'] instead."),
     "momentum 1": ({"settings": {"momentum": 1}}, "at least 0 and less than 1. Got 1.0 instead."),
-    "epochs 0": ({"settings": {"epochs": 0}}, "The 'epochs' of local training must be at least 1. Got 0 instead."),
+    "epochs 0": ({"settings": {"epochs": 0}},
+                 "The 'epochs' of local training must be at least 1 and at most 10000. Got 0 instead."),
     "epochs in words": ({"settings": {"epochs": "two"}}, "must be a whole number. Got \"two\" instead."),
-    "batch -1": ({"settings": {"batch": -1}}, "The 'batch' of local training must be at least 0. Got -1 instead."),
+    "batch -1": ({"settings": {"batch": -1}},
+                 "The 'batch' of local training must be at least 0 and at most 100000. Got -1 instead."),
     "mu of fedavg": ({"settings": {"mu": 1}}, "There is no setting of fedavg named 'mu'. Known: aggregate, batch,"),
     "truth": ({"method": "oracle", "settings": {"truth": [0]}}, "There is no setting of oracle named 'truth'."),
     "fine-tuning left out": ({"method": "fedavg-ft", "fine_tune": 0}, "'fine_tune' of fedavg-ft, judged by it"),
@@ -89,10 +93,13 @@ def test_who_needs_true_groups_is_refused_where_there_are_none(asker: dict[str, 
 
 
 def test_a_huge_number_is_held_against_its_rule() -> None:
-    """A number beyond floats is compared, not converted."""
-    assert Experiment(rounds=10**400).rounds == 10**400
-    with pytest.raises(UmbelError, match="less than 4294967296"):
+    """A number beyond floats is compared, not converted; one that Python would not write is told by its length."""
+    with pytest.raises(UmbelError, match=r"less than 4294967296. Got a number of 1,329 bits instead"):
         Experiment(seed=10**400)
+    with pytest.raises(UmbelError, match=r"at most 2147483647. Got a number of 1,329 bits instead"):
+        Experiment(rounds=10**400)
+    with pytest.raises(UmbelError, match=r"The 'lr' of local training must be a finite number. Got inf instead"):
+        Local(lr=10**5000)
 
 
 # Settings

@@ -41,11 +41,11 @@ SAME = {  # in Python, on the command line, and the one sentence
     "word": (lambda: u.IFCA(first="los"), "run ifca --set first=los",
              "The 'first' of ifca must be 'loss' or 'random' or 'expert'. Got 'los' instead."),
     "training": (lambda: u.Local(lr=-0.01), "run fedavg --lr -0.01",
-                 "The 'lr' of local training must be greater than 0. Got -0.01 instead."),
+                 "The 'lr' of local training must be greater than 0 and at most 1e+30. Got -0.01 instead."),
     "type": (lambda: u.Local(epochs="two"), "run fedavg --set epochs=two",
              "The 'epochs' of local training must be a whole number. Got \"two\" instead."),
     "rounds": (lambda: u.run(u.FedAvg(), tiny(), rounds=0), "run fedavg --rounds 0",
-               "The 'rounds' of the run must be at least 1. Got 0 instead."),
+               "The 'rounds' of the run must be at least 1 and at most 2147483647. Got 0 instead."),
     "fraction": (lambda: u.run(u.FedAvg(), tiny(), rounds=1, fraction=7), "run fedavg --fraction 7",
                  "The 'fraction' of the run must be greater than 0 and at most 1. Got 7.0 instead."),
     "fine-tuning": (lambda: u.run(u.FedAvgFT(), tiny(), rounds=1, fine_tune=0), "run fedavg-ft --fine-tune 0",
@@ -152,7 +152,8 @@ def test_own_methods_are_checked_as_well():
     class Mine(u.FedAvg):
         k: int = u.number(3, ge=1)
 
-    with pytest.raises(u.UmbelError, match=r"The 'k' of Mine must be at least 1. Got 0 instead."):
+    with pytest.raises(u.UmbelError, match=r"The 'k' of Mine must be at least 1 and at most 2147483647."
+                                           r" Got 0 instead."):
         Mine(k=0)
     assert u.run(Mine(local=LOCAL), tiny(), rounds=1, fine_tune=0).info["method"] == "Mine"
 
@@ -191,7 +192,8 @@ def test_a_tasks_options_do_not_vanish():
 
 def test_workers_below_one_are_refused():
     """Nobody would work."""
-    with pytest.raises(u.UmbelError, match=r"The 'workers' of a simulation must be at least 1. Got 0 instead."):
+    with pytest.raises(u.UmbelError, match=r"The 'workers' of a simulation must be at least 1 and at most 1000."
+                                           r" Got 0 instead."):
         u.simulate("digits", workers=0)
 
 
@@ -393,6 +395,8 @@ def test_asking_for_a_model_that_is_not_there(digits):
         (lambda: result.model(0)): "The method 'lg' has no model for a whole cluster",
         (lambda: result.model(client="c01")): "There is no client 'c01'. Did you mean 'c001'?",
         (lambda: result.predict(x[0], client="c000")): r"Images must be \(rows, 1, 8, 8\). Got \(1, 8, 8\) instead.",
+        (lambda: result.predict(np.where(np.arange(2)[:, None, None, None], np.nan, x), client="c000")):
+            "must be finite. It is not for 1 of 2 rows, as in row 1: look for numbers there",
         (lambda: result.to_pandas("round")): "A table is of 'clients' or of 'rounds'. Got 'round' instead.",
     }.items():
         with pytest.raises(u.UmbelError, match=sentence):

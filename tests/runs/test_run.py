@@ -1,9 +1,11 @@
 """The round loop: who is asked when, who is asked again, and what a record says."""
 
 import pytest
+import torch
 from helpers import LOCAL, SEED, silence, tiny_model, tiny_population
 
 import umbel as u
+from umbel import tree
 from umbel.algorithms import PACFL, FedAvg
 from umbel.engines import LoopEngine
 from umbel.federation.door import Silent
@@ -54,6 +56,78 @@ def test_lost_rounds_end_a_run_only_in_a_row():
     """Four of seven rounds are lost, never three of them one after the other."""
     done = list(rounds(FedAvg(local=LOCAL), lose_training(tiny(), 0, 2, 4, 5), rounds=7, fine_tune=0))
     assert [each.record["lost_in_a_row"] for each in done[1:]] == [1, 0, 1, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(("total", "said"), [(1, "The only round was lost, because none of 6"),
+                                             (2, "2 rounds in a row were lost, the last because none of 6")])
+def test_a_short_run_of_lost_rounds_alone_ends_as_a_long_one(total, said):
+    """There is no result of no usable round, however few were asked for."""
+    with pytest.raises(u.UmbelError, match=said):
+        u.run(FedAvg(local=LOCAL), lose_training(tiny(), 0, 1), rounds=total)
+
+
+def test_one_usable_round_is_a_result():
+    """The second of two was lost: the first counts."""
+    assert u.run(FedAvg(local=LOCAL), lose_training(tiny(), 1), rounds=2).records[-1]["lost_in_a_row"] == 1
+
+
+def test_a_run_that_is_stopped_before_a_usable_round_has_no_result(tmp_path):
+    """A loop that was left early is no result either; its folder can be gone on with."""
+    with pytest.raises(u.UmbelError, match="Each one so far was lost, the last because of: late"):
+        u.run(FedAvg(local=LOCAL), lose_training(tiny(), 0), rounds=9, out=tmp_path / "run", stop=lambda done: True)
+    assert not (tmp_path / "run" / "result.json").exists()
+    again = u.resume(tmp_path / "run", fed=tiny())
+    assert [each["lost_in_a_row"] for each in again.records[1:]] == [1, 0, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_resumed_run_counts_the_rounds_that_were_lost_before(tmp_path):
+    """Killed after its first round was lost, a run of two ends at the second; one of three rounds goes on."""
+    for total in (2, 3):
+        def kill(done):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            u.run(FedAvg(local=LOCAL), lose_training(tiny(), 0), rounds=total, out=tmp_path / str(total), on_round=kill)
+    with pytest.raises(u.UmbelError, match="2 rounds in a row were lost"):
+        u.resume(tmp_path / "2", fed=lose_training(tiny(), 1))
+    longer = u.resume(tmp_path / "3", fed=lose_training(tiny(), 1))
+    assert [each["lost_in_a_row"] for each in longer.records[1:]] == [1, 2, 0]
+
+
+def overflowing(fed, *rounds):
+    """Every answer of these rounds is as large as a number can be, which a mean alone can bear."""
+    inner = fed.perform
+
+    def perform(call):
+        for chunk in inner(call):
+            if call.cohort.phase == "train" and call.cohort.round in rounds:
+                chunk = chunk._replace(send=tree.each(
+                    lambda leaf: torch.full_like(leaf, 3.4e38) if leaf.is_floating_point() else leaf, chunk.send))
+            yield chunk
+
+    fed.perform = perform
+    return fed
+
+
+def test_what_the_server_makes_of_answers_must_be_finite():
+    """Answers of 3.4e38 are numbers, twice that is none: the round is lost, with a reason, and the state stays."""
+    method = FedAvg(local=LOCAL, server="fedavgm", server_lr=2.0)
+    start, first, lost, last = rounds(method, overflowing(tiny(), 1), rounds=3, fine_tune=0)
+    assert [each.record["lost_in_a_row"] for each in (first, lost, last)] == [0, 1, 0]
+    assert set(lost.record["lost"]) == {f"c{i:03d}" for i in range(6)}
+    assert set(lost.record["lost"].values()) == {"finite, but not what they make together"}
+    assert all(torch.equal(first.state.models[name], leaf) for name, leaf in lost.state.models.items())
+    assert all(bool(leaf.isfinite().all()) for each in (start, last) for leaf in each.state.models.values())
+    with pytest.raises(u.UmbelError, match=r"The only round was lost, because none of 6 clients gave a usable answer"
+                                           r" \(finite, but not what they make together\)"):
+        list(rounds(method, overflowing(tiny(), 0), rounds=1))
+
+
+def test_a_large_state_is_no_lost_round():
+    """Numbers whose sum alone is infinite are numbers."""
+    done = list(rounds(FedAvg(local=LOCAL), overflowing(tiny(), 1), rounds=2, fine_tune=0))
+    assert done[-1].record["lost_in_a_row"] == 0
+    assert float(done[-1].state.models["1.weight"].max()) == pytest.approx(3.4e38)
 
 
 def test_a_cohort_is_a_share_of_those_who_are_placed_and_there():

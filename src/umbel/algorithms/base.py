@@ -12,7 +12,7 @@ from torch import Tensor
 from umbel import tree
 from umbel.algorithms.server import AGGREGATES, Aggregate, Server, ServerSettings, grown
 from umbel.clustering.signatures import losses
-from umbel.data.clients import Work
+from umbel.data.clients import BATCH, EPOCHS, Work
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.tasks import TASKS, Loop
@@ -32,8 +32,8 @@ class Local:
 
     lr: float = number(0.01, gt=0)  # in the first round, where a schedule changes it
     momentum: float = number(0.5, ge=0, lt=1)  # of sgd; the adams have betas of their own
-    epochs: int = number(10, ge=1)
-    batch: int = number(10, ge=0)  # 0 = all rows at once
+    epochs: int = number(10, ge=1, le=EPOCHS)
+    batch: int = number(10, ge=0, le=BATCH)  # 0 = all rows at once
     rows: str = choice("train", "train", "fit")  # fit: all but the validation rows, by which the best round is kept
     optimiser: str = choice("sgd", *OPTIMISERS)
     nesterov: bool = False  # of sgd: look ahead along the velocity

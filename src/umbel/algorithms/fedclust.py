@@ -15,6 +15,7 @@ from umbel.algorithms.oneshot import OneShot
 from umbel.clustering.cuts import BY_DISTANCE
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import DISTANCES
+from umbel.data.clients import EPOCHS
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice, number
 from umbel.tree import Params, Tree
@@ -29,7 +30,7 @@ class FedClust(OneShot):
     amounts `metric="cosine"`, between the layers' updates, tells groups apart more clearly (LOG.md).
     """
 
-    warmup: int = number(10, ge=1)  # local epochs before the layer is sent
+    warmup: int = number(10, ge=1, le=EPOCHS)  # local epochs before the layer is sent
     metric: str = choice("l2", *DISTANCES)
     linkage: str = choice("average", *LINKAGES)
     cut: str = choice("silhouette", *BY_DISTANCE)

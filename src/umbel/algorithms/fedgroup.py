@@ -28,6 +28,7 @@ from umbel.clustering.flat import kmeans
 from umbel.clustering.grouping import centred
 from umbel.clustering.labels import canonical
 from umbel.clustering.proximity import cosine
+from umbel.data.clients import STEPS
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.fields import number
@@ -41,7 +42,7 @@ class FedGroup(Algorithm):
 
     clusters: int = number(2, ge=1)  # m
     sample: int = number(20, ge=1)  # clients that are asked first, for each cluster
-    steps: int = number(50, ge=1)  # batches of the first training
+    steps: int = number(50, ge=1, le=STEPS)  # batches of the first training
     local: Local = training()
 
     name: ClassVar[str] = "fedgroup"

@@ -56,7 +56,7 @@ class FedSoft(Algorithm):
     mean of its members' models weighted by v_si ~ u_is n_i.
     """
 
-    clusters: int = number(2, ge=1)  # S
+    clusters: int = number(2, ge=1, le=1000)  # S
     pull: float = number(0.1, ge=0)  # lambda
     every: int = number(2, ge=1)  # tau: rounds between two estimates of the shares
     least: float = number(1e-4, gt=0)  # sigma: the share of a cluster that no row votes for

@@ -19,6 +19,7 @@ from umbel.clustering.grouping import Grouping
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
 from umbel.clustering.signatures import MOST_RANK, class_counts, class_vectors
+from umbel.data.clients import EPOCHS
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice, number
@@ -40,13 +41,13 @@ class FLAG(OneShot):
     weights: str = choice("shifted", *WEIGHTS)
     angle: str = choice("smallest", *ANGLES)  # Phi
     rank: int = number(5, ge=1, le=MOST_RANK)  # most vectors of a class; p is about 1 % of its rows
-    gradient_epochs: int = number(20, ge=1)  # t_g
+    gradient_epochs: int = number(20, ge=1, le=EPOCHS)  # t_g
     linkage: str = choice("average", *LINKAGES)
     cut: str = choice("sweep", "sweep", *BY_DISTANCE)
     rule: str = choice("both", *BY_TRIAL)  # of the sweep
     clusters: int = number(10, ge=1)
     threshold: float = number(0.5, ge=0)  # alpha, in [0, 1]
-    step: float = number(0.05, gt=0, le=1)  # of the grid of alpha; the paper's is 0.1, or 0.01 for Dirichlet
+    step: float = number(0.05, ge=0.001, le=1)  # of the grid of alpha; the paper's is 0.1, or 0.01 for Dirichlet
     validators: int = number(30, ge=1)  # clients of the validation run
     validation_rounds: int = number(5, ge=1)
     start: str = choice("shared", "shared", "random")

@@ -25,7 +25,7 @@ class IFCA(Algorithm):
     The original averages members without weights; we weigh by size, as its FEMNIST code does.
     """
 
-    clusters: int = number(2, ge=1)  # k
+    clusters: int = number(2, ge=1, le=1000)  # k
     first: str = choice("loss", "loss", "random", "expert")
     expert: float = number(0.5, ge=0, le=1)  # p
     truth: tuple[int, ...] = ()  # filled in from the scenario; read by first="expert" only

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from umbel.cli.base import Stopped, console, cores, fail, say, undisturbed
 from umbel.data import sources
+from umbel.fields import SEEDS, bounded
 from umbel.reproduce import beside, gather, selection
 from umbel.reproduce.beside import Comparison
 from umbel.reproduce.cells import Ended, Job, Players, refuse_run_folder
@@ -30,6 +31,8 @@ def reproduce(*, name: str, only: list[str] | None, seeds: int, rounds: int | No
               out: Path | None, show: bool, data_dir: Path | None) -> None:
     """Play the cells that are not there yet, and show the table."""
     again = _again(locals())
+    seeds = bounded(seeds, "seeds", "a table", ge=1, le=SEEDS)
+    jobs = jobs and bounded(jobs, "jobs", "a table", ge=1, le=1000)
     table = load(name)
     # What needs no run is computed even with --show.
     chosen = [] if show and not table.compute else selection.selected(table, only or [])

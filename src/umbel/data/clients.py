@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from umbel.data import rows as own_rows
 from umbel.errors import UmbelError
+from umbel.fields import bounded
 from umbel.nets.objective import Objective, objective_of
 from umbel.seeds import generator
 
 IntArray = NDArray[np.int64]
+EPOCHS, STEPS, BATCH = 10_000, 1_000_000, 100_000  # of one round, at most: its batches are drawn before its first step
 NEVER = np.iinfo(np.int64).max  # the round in which a client goes that stays
 
 
@@ -36,6 +38,12 @@ class Work(NamedTuple):
     steps: int = 0  # instead of epochs: this many batches, however many rows there are
     batch: int = 10  # 0 = all rows at once
     rows: str = "train"  # train = fit + validation; test is for evaluation only
+
+    def checked(self) -> "Work":
+        """The same, once its numbers are known to be such that the batches can be drawn."""
+        for name, most in (("epochs", EPOCHS), ("steps", STEPS), ("batch", BATCH)):
+            bounded(getattr(self, name), name, "a client's work", ge=0, le=most)
+        return self
 
 
 class Change(NamedTuple):

@@ -20,7 +20,7 @@ from umbel.engines.codec import receive, send
 from umbel.engines.local import LocalClients
 from umbel.engines.on_disk import write_clients
 from umbel.errors import UmbelError
-from umbel.federation.door import Answered, Call
+from umbel.federation.door import Answered, Call, Silent
 from umbel.federation.tasks import Loop
 from umbel.federation.uplink import written
 from umbel.nets.model import Model
@@ -111,7 +111,7 @@ class Crew:
             self.free.put(worker)
         self.threads = ThreadPoolExecutor(count * AHEAD)
 
-    def perform(self, call: Call) -> Iterator[Answered]:
+    def perform(self, call: Call) -> Iterator[Answered | Silent]:
         """Hand the clients of a call out to whoever is free, the largest first; answers come as they are ready."""
         for worker in self.workers:
             worker.has_shared = False
@@ -120,16 +120,19 @@ class Crew:
         try:
             for job in as_completed(jobs):
                 position = jobs[job]
-                reply = job.result()
+                said, reply = job.result()
+                if "silent" in said:
+                    yield Silent(position, said["silent"])
+                    continue
                 name = self.clients.population.names[int(call.cohort.ids[position])]
                 self.clients.diary.write(name, call.cohort.round, reply.get("keep", {}))
-                yield Answered(torch.tensor([position]), tree.each(lambda leaf: leaf[None], reply["send"]))
+                yield Answered(torch.tensor([position]), reply["send"])
         except BaseException:  # an interruption, too, must not leave work in the queue
             self.threads.shutdown(wait=False, cancel_futures=True)
             self.close()
             raise
 
-    def _ask(self, call: Call, position: int) -> Tree:
+    def _ask(self, call: Call, position: int) -> tuple[dict[str, Any], Tree]:
         i = int(call.cohort.ids[position])
         declared = call.task.memory(self.net, self.clients.seed)
         page = self.clients.diary.read(self.clients.population.names[i], call.cohort.round)
@@ -139,10 +142,10 @@ class Crew:
         header = {"task": call.task.name, "client": i, "round": call.cohort.round, "phase": call.cohort.phase,
                   "work": list(call.work), "options": call.options, "uplinks": written(call.uplinks),
                   "now": call.now}
-        header, reply = self._answer(header, values, call.shared)
-        if header["complaint"]:
-            raise UmbelError(header["complaint"])
-        return reply
+        said, reply = self._answer(header, values, call.shared)
+        if "complaint" in said:
+            raise UmbelError(said["complaint"])
+        return said, reply
 
     def _answer(self, header: dict[str, Any], values: Tree, shared: Tree) -> tuple[dict[str, Any], Tree]:
         """What some worker answers; a job whose worker is lost is done by another, in the same bits."""

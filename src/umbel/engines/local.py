@@ -10,9 +10,9 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import IntArray, Population, Work, batches, rows_of
 from umbel.errors import UmbelError
-from umbel.federation.door import Answered, Call, Cohort, Federation, one_thread
-from umbel.federation.tasks import TASKS, Client, Loop, Plain, Reply, Rows, Task
-from umbel.federation.uplink import Uplink, depart, released
+from umbel.federation.door import Answered, Call, Cohort, Federation, Silent, believed, one_thread
+from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows, Task
+from umbel.federation.uplink import Uplink, depart, promises, released
 from umbel.nets.model import Batch, Model
 from umbel.seeds import generator
 from umbel.tree import Tree
@@ -20,6 +20,7 @@ from umbel.tree import Tree
 ROWS_AT_ONCE = {"cpu": 2048, "cuda": 16_384}  # in one forward pass
 PIXELS_AT_ONCE = 2**18  # gathered together for the batches to come
 RESIDENT = 2**30  # pixels up to which a pool lies on a GPU as floats
+KEPT = "what it keeps"
 
 
 class Diary:
@@ -121,8 +122,8 @@ class LocalClients:
         size, given = (torch.tensor(number, device=self.device) for number in (len(rows), steps))
         return Client(x, y, size, given, memory)
 
-    def answer(self, net: Model, call: Call, position: int) -> Tree:
-        """Let one client do its task, in plain torch on one thread, and return what it sends.
+    def answer(self, net: Model, call: Call, position: int) -> Answered | Silent:
+        """Let one client do its task, in plain torch on one thread.
 
         One thread and unpadded batches make the result the same to the last bit wherever it is computed.
         """
@@ -131,9 +132,26 @@ class LocalClients:
         inputs = tree.to({**call.shared, **tree.take(inputs, 0)}, self.device)
         with one_thread(), torch.no_grad():
             reply = self._do(net, call.task, i, call.cohort, call.work, inputs, call.options, call.now, call.uplinks)
-            send = depart(tree.each(lambda leaf: leaf[None], reply.send), call, torch.tensor([position]))
-        self.diary.write(self.population.names[i], call.cohort.round, reply.keep)
-        return tree.take(send, 0)
+            alone, (send, keep) = torch.tensor([position]), (tree.stack([part]) for part in reply)
+            send = depart(send, call, alone)
+        return next(self.settled(net, call, Answered(alone, send), keep))
+
+    def settled(self, net: Model, call: Call, leaving: Answered, keep: Tree) -> Iterator[Answered | Silent]:
+        """Answers on their way out, once what their clients keep, stacked like them, is in the diary.
+
+        A reply counts as a whole. Who would send or keep what nobody can believe is silent, and remembers what it
+        remembered before: else a training that broke down would be the start of the next one.
+        """
+        if keep:
+            due = tree.each(lambda leaf: Leaf(tuple(leaf.shape[1:]), leaf.dtype), keep)  # type: ignore[arg-type,return-value]
+            whole = Answered(leaving.positions, {**leaving.send, KEPT: keep})
+            good, reasons = believed(whole, {**promises(net, call)[-1], KEPT: due})
+            for position, page in zip(good.positions.tolist(), tree.unstack(good.send.get(KEPT, {})), strict=True):
+                self.diary.write(self.population.names[int(call.cohort.ids[position])], call.cohort.round, page)
+            yield from (Silent(position, reason) for position, reason in reasons.items())
+            leaving = Answered(good.positions, tree.without(good.send, [KEPT]))
+        if len(leaving.positions):
+            yield leaving
 
     def _do(self, net: Model, task: Task, i: int, cohort: Cohort, work: Work, inputs: Tree,
             options: dict[str, Any], now: int, uplinks: tuple[Uplink, ...] = ()) -> Reply:
@@ -186,11 +204,10 @@ class LocalEngine(Federation):
         """Restore the pages."""
         self.clients.diary.restore(tree.to(pages, self.device), rounds)
 
-    def one_by_one(self, call: Call) -> Iterator[Answered]:
+    def one_by_one(self, call: Call) -> Iterator[Answered | Silent]:
         """One client after another, each on its own."""
         for position in range(len(call.cohort.ids)):
-            sent = self.clients.answer(self.net, call, position)
-            yield Answered(torch.tensor([position]), tree.each(lambda leaf: leaf[None], sent))
+            yield self.clients.answer(self.net, call, position)
 
 
 def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:

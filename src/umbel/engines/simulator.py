@@ -19,7 +19,7 @@ from umbel.engines.local import LocalEngine, side_by_side, values
 from umbel.engines.steps import LONG, Recorded, Step, Steps, kind
 from umbel.errors import UmbelError
 from umbel.federation.door import Answered, Call, Silent, one_thread
-from umbel.federation.tasks import TASKS, Client, Loop, Rows
+from umbel.federation.tasks import TASKS, Client, Loop, Reply, Rows
 from umbel.federation.uplink import depart
 from umbel.nets.model import Batch, Model
 from umbel.tree import Held, Tree
@@ -83,7 +83,7 @@ class Simulator(LocalEngine):
 
     # Training ---------------------------------------------------------------------------------------------------
 
-    def _train(self, call: Call) -> Iterator[Answered]:
+    def _train(self, call: Call) -> Iterator[Answered | Silent]:
         plans = [self.clients.plan(i, call.cohort, call.work, call.now) for i in call.cohort.ids.tolist()]
         longest_first = sorted(range(len(plans)), key=lambda position: -len(plans[position]))
         batch = max((plan.shape[1] for plan in plans), default=1)
@@ -91,11 +91,11 @@ class Simulator(LocalEngine):
         for start in range(0, len(plans), width):
             chosen = longest_first[start : start + width]
             with one_thread(), torch.no_grad():  # on a CPU, threads slow small steps down and change the last bits
-                send = self._side_by_side(call, chosen, [plans[position] for position in chosen])
-                send = depart(send, call, torch.tensor(chosen))
-            yield Answered(torch.tensor(chosen), send)
+                reply = self._side_by_side(call, chosen, [plans[position] for position in chosen])
+                send = depart(reply.send, call, torch.tensor(chosen))
+            yield from self.clients.settled(self.net, call, Answered(torch.tensor(chosen), send), reply.keep)
 
-    def _side_by_side(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Tree:
+    def _side_by_side(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Reply:
         """`_train_chunk`, with one sentence for what cannot be vectorised or does not fit."""
         try:
             return self._train_chunk(call, chosen, plans)
@@ -114,8 +114,8 @@ class Simulator(LocalEngine):
                 f" ({why}): take --engine loop, which trains one at a time."
             ) from error
 
-    def _train_chunk(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Tree:
-        """Train some clients side by side, longest schedule first; returns what they send."""
+    def _train_chunk(self, call: Call, chosen: list[int], plans: list[IntArray]) -> Reply:
+        """Train some clients side by side, longest schedule first; returns their replies, stacked."""
         assert isinstance(call.task, Loop)
         task, net, options = call.task, self.many, call.options
         ids = call.cohort.ids[chosen].tolist()
@@ -146,12 +146,8 @@ class Simulator(LocalEngine):
             done.append(steps.rows(still, going))
             going, turn = still, end
         carry = tree.cat(done[::-1])
-        reply = finish(client, carry, fixed)
-        if reply.keep:
-            for i, keep in zip(ids, tree.unstack(reply.keep), strict=True):
-                self.clients.diary.write(self.names[i], call.cohort.round, keep)
-        send: Tree = reply.send
-        return send
+        reply: Reply = finish(client, carry, fixed)
+        return reply
 
     def _steps(self, task: Loop, options: dict[str, Any], changing: dict[str, float], carry: Tree, fixed: Tree,
                index: Tensor, beside: Tree) -> Steps | Recorded:

@@ -17,7 +17,7 @@ from umbel.engines.codec import receive, send
 from umbel.engines.local import LocalClients
 from umbel.engines.on_disk import clients_from
 from umbel.errors import UmbelError
-from umbel.federation.door import Call, Cohort
+from umbel.federation.door import Call, Cohort, Silent
 from umbel.federation.tasks import TASKS
 from umbel.federation.uplink import parse
 from umbel.nets.model import Model
@@ -33,21 +33,23 @@ def main(folder: str) -> None:
     while (job := receive(sys.stdin.buffer)) is not None:
         header, values = job
         shared = shared if header["has_shared"] else values.get("shared", {})
-        complaint, reply = "", {}
+        said: dict[str, str] = {}
+        reply: Tree = {}
         try:
-            reply = _done(clients, net, header, values, shared)
+            said, reply = _done(clients, net, header, values, shared)
         except UmbelError as error:
-            complaint = str(error)
+            said = {"complaint": str(error)}
         except Exception as error:
             first = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
-            complaint = f"A worker process failed at the client '{clients.population.names[header['client']]}'" \
-                        f" ({type(error).__name__}: {first}): with --workers 1 it says where."
+            said = {"complaint": f"A worker process failed at the client '{clients.population.names[header['client']]}'"
+                                 f" ({type(error).__name__}: {first}): with --workers 1 it says where."}
         with suppress(BrokenPipeError):  # the simulator is gone; the next read says so
-            send(out, {"complaint": complaint}, reply)
+            send(out, said, reply)
 
 
-def _done(clients: LocalClients, net: Model, header: dict[str, Any], values: Tree, shared: Tree) -> Tree:
-    """A job's answer: what the client sends, and what it keeps."""
+def _done(clients: LocalClients, net: Model, header: dict[str, Any], values: Tree,
+          shared: Tree) -> tuple[dict[str, str], Tree]:
+    """A job's answer: what the client sends and keeps, or why it is silent."""
     i, name = header["client"], clients.population.names[header["client"]]
     cohort = Cohort(torch.tensor([i]), header["round"], header["phase"])
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in header["options"].items()}
@@ -56,6 +58,8 @@ def _done(clients: LocalClients, net: Model, header: dict[str, Any], values: Tre
     clients.diary.pages = {name: {header["round"] - 1: values["memory"]}} if "memory" in values else {}
     call = Call(TASKS[header["task"]], cohort, Work(*header["work"]), shared, each, options,
                 parse(header["uplinks"]), header["now"])
-    sent = clients.answer(net, call, 0)
+    done = clients.answer(net, call, 0)
+    if isinstance(done, Silent):
+        return {"silent": done.reason}, {}
     kept = clients.diary.pages.get(name, {}).get(header["round"], {})
-    return {"send": sent} | ({"keep": kept} if kept else {})
+    return {}, {"send": done.send} | ({"keep": kept} if kept else {})

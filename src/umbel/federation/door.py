@@ -184,7 +184,7 @@ class Federation(ABC):
             each: Tree | None = None, **options: Any) -> Heard:
         """Ask every client of the cohort to do `task`; all receive `shared`, position p receives row p of `each`."""
         refuse_unknown_options(task, options)
-        call = Call(task, cohort, work or Work(), shared or {}, each or {}, options, self.uplinks, self.now)
+        call = Call(task, cohort, (work or Work()).checked(), shared or {}, each or {}, options, self.uplinks, self.now)
         if call.work.rows not in self._allowed:
             allowed = ", ".join(sorted(self._allowed))
             raise UmbelError(f"A method may ask for the rows {allowed}. Got '{call.work.rows}' instead.")
@@ -202,12 +202,12 @@ class Federation(ABC):
                 lost[names[chunk.position]] = chunk.reason
                 done += 1
             else:
-                good, reasons = _check(chunk, stages[-1])
+                good, reasons = believed(chunk, stages[-1])
                 if len(good.positions):
                     self._bill_up(call, names, good)
                 if call.uplinks and len(good.positions):
                     undone = arrive(good.send, call, good.positions, stages)
-                    good, more = _check(Answered(good.positions, undone), expected)
+                    good, more = believed(Answered(good.positions, undone), expected)
                     reasons |= more
                 lost |= {names[position]: reason for position, reason in reasons.items()}
                 if len(good.positions):
@@ -261,7 +261,7 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
+def believed(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
     """Part a chunk into what can be believed and, by position, why the rest cannot."""
     if fault := _misfit(chunk.send, expected):
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
@@ -269,7 +269,7 @@ def _check(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
     rules = _rules(leaves, tree.named(expected))
     with one_thread():  # a second one would wait for a core while other processes train
         sound = [leaf.sum().isfinite() for leaf in leaves.values() if leaf.is_floating_point()]  # NaN outlasts a sum
-        if _all_true([*sound, *(fits(leaves[name]).all() for name, _, fits in rules if fits is not torch.isfinite)]):
+        if all_true([*sound, *(fits(leaves[name]).all() for name, _, fits in rules if fits is not torch.isfinite)]):
             return chunk, {}
         good = torch.ones(len(chunk.positions), dtype=torch.bool)
         reasons: dict[int, str] = {}
@@ -294,7 +294,7 @@ def _rules(leaves: Mapping[str, Tensor],
     return rules
 
 
-def _all_true(flags: list[Tensor]) -> bool:
+def all_true(flags: list[Tensor]) -> bool:
     """Of single flags: one wait for each device, not one for each flag."""
     devices = {flag.device for flag in flags}
     return all(bool(torch.stack([flag for flag in flags if flag.device == device]).all()) for device in devices)

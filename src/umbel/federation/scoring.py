@@ -19,7 +19,7 @@ def _judged(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
 
 
 def _tally(net: Model, values: Tree, **_: Any) -> Reply:
-    loss = values["loss"].double().mean().nan_to_num(nan=BROKEN, posinf=BROKEN)
+    loss = values["loss"].double().mean().nan_to_num(nan=BROKEN, posinf=BROKEN, neginf=BROKEN)
     sums = tree.to(net.objective.tally(values["judged"]), "cpu")
     return Reply({**sums, "loss": loss.cpu(), "size": torch.tensor(len(values["loss"]))})
 

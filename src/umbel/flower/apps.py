@@ -19,7 +19,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from umbel.data.scenarios import MOST
 from umbel.errors import UmbelError
+from umbel.fields import bounded, bounded_real
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.roster import ROSTER, Sites
 from umbel.flower.server import Clock, Patience
@@ -33,6 +35,8 @@ from umbel.runs.sealed import Sealed
 from umbel.runs.session import Session, describe
 
 __all__ = ["CONFIG", "Patience", "client_app", "server_app"]
+
+LONGEST_WAIT = 10_000_000  # seconds: four months
 
 CONFIG: dict[str, str | int | float] = {
     "method": "pacfl",
@@ -87,6 +91,10 @@ def model_of(config: Mapping[str, Any]) -> Model:
         shape = tuple(int(side) for side in str(config["shape"]).split("x"))
     except ValueError:
         raise UmbelError(f"A shape is written as in 1x28x28. Got '{config['shape']}' instead.") from None
+    for side in shape:
+        bounded(side, "shape", "a model", ge=1, le=10_000)
+    bounded_real(config["mean"], "mean", "a model")
+    bounded_real(config["std"], "std", "a model", gt=0)
     return build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
 
 
@@ -184,15 +192,15 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _patience(config: dict[str, Any]) -> Patience:
-    patience = Patience(**{name: config[name] for name in Patience._fields})
-    if min(patience.deadline, patience.hello, patience.poll) <= 0 or patience.grace < 0 or not 0 < patience.quorum <= 1:
-        raise UmbelError("Deadline, hello and poll are seconds above 0, grace at least 0, the quorum a share in (0, 1]."
-                         f" Got {', '.join(f'{name} {value:g}' for name, value in patience._asdict().items())}.")
-    return patience
+    rules = {name: {"gt": 0, "le": LONGEST_WAIT} for name in Patience._fields}
+    rules |= {"quorum": {"gt": 0, "le": 1}, "grace": {"ge": 0, "le": LONGEST_WAIT}}
+    return Patience(**{name: bounded_real(config[name], name, "a server", **rule) for name, rule in rules.items()})
 
 
 def _wait_for_nodes(fed: Any, config: dict[str, Any]) -> None:
-    end = fed.clock.now() + config["wait"]
+    wait = bounded_real(config["wait"], "wait", "a server", ge=0, le=LONGEST_WAIT)
+    bounded(config["min-nodes"], "min-nodes", "a server", ge=1, le=MOST)
+    end = fed.clock.now() + wait
     for tries in itertools.count(1):
         fed.arrive(0)
         there = int(fed.online.sum())

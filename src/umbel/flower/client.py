@@ -24,6 +24,7 @@ from umbel.data.clients import Pool, Population
 from umbel.data.rows import Like, site
 from umbel.engines.local import Diary, LocalClients, device_of
 from umbel.errors import UmbelError
+from umbel.federation.door import Silent
 from umbel.files import make_folder, read_bytes, write_atomically
 from umbel.flower.wire import NAME, WORDS, Unbelievable, call_from, digest, fingerprint, record, shown, words
 from umbel.nets.model import Model
@@ -153,7 +154,10 @@ def _done(site: Site, request: dict[str, Any], content: RecordDict) -> tuple[dic
     net = site.net if site.device.type == "cpu" else site.net.to(site.device)
     answers = RecordDict()
     for job in range(len(call.cohort.ids)):
-        answers[str(job)] = record(clients.answer(net, call, job))
+        done = clients.answer(net, call, job)
+        if isinstance(done, Silent):
+            return {"name": site.name, "silent": done.reason}, RecordDict()
+        answers[str(job)] = record(tree.take(done.send, 0))
     return {"name": site.name}, answers
 
 

@@ -242,6 +242,8 @@ class FlowerFederation(Federation):
         if words.get("name") != name:
             self._renamed.add(name)
             raise Unbelievable(f"answers under the name {shown(words.get('name'))}")
+        if "silent" in words:
+            raise Unbelievable(shown(words["silent"]))
         if set(words) != {"call", "name", "digest"} or set(reply.content) != {WORDS, *map(str, range(jobs))}:
             raise Unbelievable("has other parts than promised")
         answers = [promised(reply.content[str(job)], expected) for job in range(jobs)]

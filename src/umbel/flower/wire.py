@@ -196,6 +196,6 @@ def call_from(about: str, content: RecordDict) -> Call:
     each = [under(str(job)) for job in range(jobs)]
     cohort = Cohort(torch.zeros(jobs, dtype=torch.long), int(facts["round"]), str(facts["phase"]))
     epochs, steps, batch, rows = facts["work"]
-    work = Work(int(epochs), int(steps), int(batch), str(rows))
+    work = Work(int(epochs), int(steps), int(batch), str(rows)).checked()
     return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options,
                 parse(str(facts["uplinks"])), int(facts.get("now", 0)))

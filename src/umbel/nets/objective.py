@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umbel.errors import UmbelError, unknown
-from umbel.fields import check, choice, number
+from umbel.fields import bounded, check, choice, number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BROKEN = 1e6  # the loss, or the error in units of the scale, of a model that gives no numbers: it is scored and fails
 BINS = 128  # of a histogram of scores in [0, 1]: an AUC from it errs by less than the pairs that share a bin
+WORST = 100.0  # loss of a token: e to any more is a number whose square is none
 NO_TOKEN = -1  # a target that is none: padding
 Sums: TypeAlias = "Mapping[str, Tensor]"  # over rows, float64
 
@@ -206,7 +207,7 @@ class Objective(ABC):
 class Classify(Objective):
     """One of some classes, by cross-entropy."""
 
-    classes: int = number(2, ge=1)
+    classes: int = number(2, ge=1, le=1_000_000)
     judged_by: str = choice("accuracy", "accuracy", "balanced_accuracy", "macro_f1", "auc")
     labels: tuple[str, ...] = ()  # what the classes are called, where they were given as texts
 
@@ -285,12 +286,22 @@ class Classify(Objective):
         return mean_loss(out, y, live, many=many)
 
     def row_values(self, out: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Whether it was right; what it is and what it was taken for; the bin of each class's probability."""
-        values = {"hit": out.argmax(1) == y}
+        """Whether it was right; what it is and what it was taken for; the bin of each class's probability.
+
+        A row whose outputs are not all finite is taken for no class, numbered behind the last, and its own class is
+        the least probable one: argmax alone would take it for the first.
+        """
+        from torch.nn.functional import one_hot
+
+        sound = out.isfinite().all(1)
+        guess = out.argmax(1).where(sound, self.classes)
+        values = {"hit": guess == y}
         if "by_class" in self.sums:
-            values |= {"is": y, "guess": out.argmax(1)}
+            values |= {"is": y, "guess": guess}
         if "histogram" in self.sums:
-            values["bin"] = (out.softmax(1) * BINS).nan_to_num().long().clamp(0, BINS - 1).byte()
+            wrong = (1 - one_hot(y, self.classes)) * (BINS - 1)
+            place = (out.softmax(1) * BINS).nan_to_num().long().clamp(0, BINS - 1)
+            values["bin"] = place.where(sound[:, None], wrong).byte()
         return values
 
     def tally(self, values: Sums) -> dict[str, Tensor]:
@@ -302,7 +313,7 @@ class Classify(Objective):
         if "by_class" in self.sums:
             y, guess = values["is"], values["guess"]
             kinds = (y[values["hit"]], y, guess)
-            sums["by_class"] = torch.stack([torch.bincount(kind, minlength=self.classes) for kind in kinds]).double()
+            sums["by_class"] = torch.stack([_counts(kind, self.classes) for kind in kinds]).double()
         if "histogram" in self.sums:
             own = one_hot(y, self.classes)  # (rows, classes): 1 where the class is the row's
             place = (torch.arange(self.classes, device=y.device) * 2 + own) * BINS + values["bin"].long()
@@ -334,6 +345,11 @@ class Classify(Objective):
         return y
 
 
+def _counts(kinds: Tensor, classes: int) -> Tensor:
+    """How often each class is there; what is no class is not counted."""
+    return kinds.bincount(minlength=classes + 1)[:classes]
+
+
 def area(without: Tensor, having: Tensor) -> float | None:
     """Area under the curve: how often a row of the class scores above one of the rest; pairs in one bin count half."""
     pairs = float(without.sum() * having.sum())
@@ -351,7 +367,7 @@ class Regress(Objective):
     distribution with this centre and scale.
     """
 
-    columns: int = number(1, ge=1)  # numbers of one target
+    columns: int = number(1, ge=1, le=1_000_000)  # numbers of one target
     loss: str = choice("mse", "mse", "huber")
     centre: float = 0.0
     scale: float = number(1.0, gt=0)
@@ -364,6 +380,7 @@ class Regress(Objective):
     def __post_init__(self) -> None:
         check(self, "a regression")
         if isinstance(self.bins, int) and not isinstance(self.bins, bool):
+            bounded(self.bins, "bins", "a regression", ge=0, le=1000)
             normal = NormalDist(self.centre, self.scale)
             object.__setattr__(self, "bins", tuple(normal.inv_cdf(k / self.bins) for k in range(1, self.bins)))
         object.__setattr__(self, "bins", tuple(float(border) for border in self.bins))
@@ -461,8 +478,8 @@ class Regress(Objective):
 class NextToken(Objective):
     """The token that follows, by cross-entropy: one for each row, or one at each of `length` places."""
 
-    vocabulary: int = number(2, ge=2)
-    length: int = number(0, ge=0)
+    vocabulary: int = number(2, ge=2, le=10_000_000)
+    length: int = number(0, ge=0, le=1_000_000)
 
     kind: ClassVar[str] = "next_token"
 
@@ -514,7 +531,8 @@ class NextToken(Objective):
         flat, aimed = out.reshape(-1, self.vocabulary), y.reshape(-1)
         places = max(1, self.length)
         loss = cross_entropy(flat, aimed, reduction="none", ignore_index=NO_TOKEN).view(-1, places)
-        return loss, (flat.argmax(1) == aimed).view(-1, places), (aimed != NO_TOKEN).view(-1, places)
+        right = (flat.argmax(1) == aimed) & flat.isfinite().all(1)
+        return loss, right.view(-1, places), (aimed != NO_TOKEN).view(-1, places)
 
     def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
         """The mean over a row's tokens."""
@@ -535,7 +553,7 @@ class NextToken(Objective):
         right, tokens, loss = (float(sums[name]) for name in self.sums)
         if not tokens:
             return {"token_accuracy": None, "perplexity": None}
-        return {"token_accuracy": right / tokens, "perplexity": exp(min(loss / tokens, 700.0))}
+        return {"token_accuracy": right / tokens, "perplexity": exp(min(loss / tokens, WORST))}
 
 
 def objective_of(given: Objective | int | Mapping[str, Any]) -> Objective:

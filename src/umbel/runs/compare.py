@@ -13,6 +13,7 @@ from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
+from umbel.fields import SEEDS, bounded
 from umbel.files import refuse_linked_folder, write_atomically, write_json
 from umbel.runs.evaluate import STARTS
 from umbel.runs.experiment import Experiment
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 def experiments(methods: Sequence[str], common: Experiment, settings: Mapping[str, Any],
                 seeds: int) -> list[Experiment]:
     """One experiment for each seed and method. `lr=0.1` goes to every method that has it, `fedprox.mu=1` to one."""
+    seeds = bounded(seeds, "seeds", "a comparison", ge=1, le=SEEDS)
     for method in methods:
         if method not in ALGORITHMS:
             raise unknown("method", method, ALGORITHMS)

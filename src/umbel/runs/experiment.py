@@ -20,7 +20,7 @@ from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
-from umbel.fields import check, choice, number, refuse_unknown
+from umbel.fields import bounded, check, choice, number, refuse_unknown
 from umbel.nets.model import PRECISIONS, Model
 from umbel.nets.networks import MODELS
 from umbel.nets.wrap import build, wrap
@@ -63,7 +63,7 @@ class Experiment:
     data: str | None = None  # digits, unless the scenario brings its own
     scenario: str = "iid"
     partition: str | None = None  # a partition.npz to load instead of drawing one
-    clients: int | None = number(None, ge=1)
+    clients: int | None = number(None, ge=1, le=scenarios.MOST)
     test_mode: str | None = choice(None, "label_full", "matched", "holdout")
     shuffle: bool = False  # deal the clients' places at random, so that those who join late come from all groups
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
@@ -113,6 +113,15 @@ class Experiment:
     def options(self) -> RunOptions:
         """How long it is and how it is tested."""
         return RunOptions.of(vars(self))
+
+    def refuse_late(self) -> None:
+        """Raise where clients would come, go or change when the run is over."""
+        total = self.algorithm().pretrain + self.rounds
+        for name, moves in (("join", events.moves("join", self.join)), ("leave", events.moves("leave", self.leave)),
+                            ("change", events.shifts(self.change))):
+            if late := [round for _, round, *_ in moves if round >= total]:
+                raise UmbelError(f"The round of a {name} must be less than {total}, the rounds of this run, which count"
+                                 f" from 0, pre-training first. Got {late[0]} instead.")
 
     def resolved(self) -> "Experiment":
         """The same experiment with every default written out."""
@@ -246,8 +255,7 @@ def network_for(people: Population, network: Network, normalisation: Normalisati
 def federation_of(net: Model, people: Population, seed: int, engine: str, device: str, workers: int,
                   **about: Any) -> Federation:
     """The engine over these clients, which knows where it comes from."""
-    if workers < 1:
-        raise UmbelError(f"The 'workers' of a simulation must be at least 1. Got {workers} instead.")
+    workers = bounded(workers, "workers", "a simulation", ge=1, le=1000)
     fed = ENGINES[engine](net, people, seed, device_of(device))
     fed.workers = workers
     fed.provenance = Provenance.of(people, **about)

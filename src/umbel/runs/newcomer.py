@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from umbel import tree
 from umbel.algorithms.base import travelling
 from umbel.data import formats
-from umbel.data.clients import Pool, Population
+from umbel.data.clients import EPOCHS, Pool, Population
 from umbel.data.plans import load_plan
 from umbel.data.rows import Like, site
 from umbel.data.sources import DATASETS
@@ -21,6 +21,7 @@ from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
 from umbel.federation.tasks import TASKS
 from umbel.federation.uplink import parse
+from umbel.fields import bounded
 from umbel.files import there
 from umbel.nets.model import Model
 from umbel.nets.objective import objective_of
@@ -67,6 +68,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     The run folder stays as it was; only the newcomer's own rows are looked at. `epochs` of fine-tuning on them come
     before its model is returned.
     """
+    bounded(epochs, "epochs", "a newcomer", ge=0, le=EPOCHS)
     run = Path(run)
     seal = Sealed(run)
     info = _finished(seal)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from umbel.algorithms.base import Algorithm
+from umbel.data.clients import EPOCHS
 from umbel.errors import UmbelError
 from umbel.federation.uplink import parse, written
 from umbel.fields import check, choice, number, refuse_unknown
@@ -18,7 +19,7 @@ class RunOptions:
     fraction: float = number(1.0, gt=0, le=1)  # of the placed clients, asked in a round
     eval_every: int = number(1, ge=1)
     average_last: int = number(1, ge=1)  # rounds over which the cluster model's score is averaged
-    fine_tune: int | None = number(None, ge=0)  # epochs; as many as a round's unless given; 0 = leave it out
+    fine_tune: int | None = number(None, ge=0, le=EPOCHS)  # epochs; as many as a round's unless given; 0 = leave it out
     keep: str = choice("last", "last", "best")  # which round's models are the result's; best = by validation rows
     uplink: str = ""  # what answers pass on their way out, as in "topk:0.1+quantise:8"; uplinks themselves will do, too
 

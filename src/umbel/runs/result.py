@@ -143,7 +143,13 @@ class Result:
         objective = self.net.objective
         with torch.no_grad():
             parts = [module(inputs[start : start + AT_ONCE]) for start in range(0, len(inputs), AT_ONCE)]
-        return objective.predicted(torch.cat(parts) if parts else torch.empty(0, *objective.out_shape))
+        out = torch.cat(parts) if parts else torch.empty(0, *objective.out_shape)
+        wrong = (~out.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+        if wrong:
+            raise UmbelError(f"What the model puts out must be finite. It is not for {len(wrong)} of {len(out)} rows,"
+                             f" as in row {wrong[0]}: look for numbers there that are not finite, or train with a"
+                             " smaller learning rate.")
+        return objective.predicted(out)
 
     def to_pandas(self, of: str = "clients") -> "pandas.DataFrame":
         """A table of the clients (cluster, true group, three scores), or of the rounds (score, bytes, seconds)."""
@@ -211,6 +217,10 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
     """
     if not records or records[-1]["round"] < 0:
         raise UmbelError("A result needs at least one round: let the loop go on to round 0 or beyond.")
+    if records[-1].get("lost_in_a_row", 0) > records[-1]["round"]:
+        why = "; ".join(sorted(set(records[-1]["lost"].values())))
+        raise UmbelError("A result needs at least one round with a usable answer. Each one so far was lost, the last"
+                         f" because of: {why}.")
     options = options or RunOptions(**records[0].get("options", {}))
     if "final" not in records[-1]:
         records = [*records[:-1], _tested_late(algorithm, fed, state, records[-1], options)]

@@ -8,19 +8,20 @@ from typing import Any
 
 import torch
 
+from umbel import tree
 from umbel.algorithms.base import Algorithm, State
 from umbel.errors import UmbelError
 from umbel.federation import ledger
-from umbel.federation.door import Cohort, Federation, NobodyAnswered
+from umbel.federation.door import Cohort, Federation, NobodyAnswered, all_true
 from umbel.federation.phases import ADMIT, TRAIN
 from umbel.federation.uplink import parse
 from umbel.nets.objective import Metric
 from umbel.runs import evaluate
-from umbel.runs.checkpoint import Saved
+from umbel.runs.checkpoint import Saved, state_tree
 from umbel.runs.options import RunOptions
 from umbel.seeds import key
 
-LOST_IN_A_ROW = 3  # rounds without one usable answer, after which a run ends
+LOST_IN_A_ROW = 3  # rounds that came to nothing, after which a run ends; a shorter run ends when all of its have
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
         with Stopwatch(fed) as watch:
             fed.arrive(0)
             try:
-                state = algorithm.init(fed, fed.seed)
+                state = _sound(algorithm.init(fed, fed.seed), fed)
             except NobodyAnswered as error:
                 raise UmbelError(f"The run cannot begin: {error}. {_usual(algorithm)}") from error
         yield Round(-1, state, _record(-1, fed, state, watch) | {"options": asdict(options)})
@@ -92,15 +93,15 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
             state = _admit(algorithm, fed, _grown(state, fed), index, waiting)
             cohort = sample(fed, state, index, options.fraction)
             try:
-                state = algorithm.round(fed, state, cohort)
+                state = _sound(algorithm.round(fed, state, cohort), fed, cohort)
                 lost_in_a_row = 0
             except NobodyAnswered as error:
+                fed.lost |= error.lost
                 lost_in_a_row += 1
-                if lost_in_a_row == LOST_IN_A_ROW:
-                    raise UmbelError(
-                        f"{LOST_IN_A_ROW} rounds in a row were lost, the last because {error}."
-                        f" {_usual(algorithm)}"
-                    ) from error
+                if lost_in_a_row == min(LOST_IN_A_ROW, total):
+                    many = f"{lost_in_a_row} rounds in a row were lost, the last because"
+                    raise UmbelError(f"{many if total > 1 else 'The only round was lost, because'} {error}."
+                                     f" {_usual(algorithm)}") from error
             scores = _scores(algorithm, fed, state, index, options, last=index == total - 1)
         record = _record(index, fed, state, watch) | scores | {
             "asked": len(cohort.ids), "moved": _moved(before, state.labels), "waiting": dict(waiting),
@@ -148,6 +149,16 @@ def best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     for record in records:
         best = record if better(record, best) else best
     return best
+
+
+def _sound(state: State, fed: Federation, cohort: Cohort | None = None) -> State:
+    """The state, unless something in it is not finite: a mean of answers that are can be too large to be a number."""
+    leaves = tree.named(state_tree(state)).values()
+    if not all_true([leaf.sum().isfinite() for leaf in leaves if leaf.is_floating_point()]) and not all_true(
+            [leaf.isfinite().all() for leaf in leaves]):  # numbers that are finite can have a sum that is not
+        ids = range(len(fed.names)) if cohort is None else cohort.ids.tolist()
+        raise NobodyAnswered(dict.fromkeys((fed.names[i] for i in ids), "finite, but not what they make together"))
+    return state
 
 
 def _usual(algorithm: Algorithm) -> str:

@@ -54,6 +54,7 @@ class Session:
     @classmethod
     def start(cls, experiment: Experiment, out: Path, data_dir: Path | None = None, workers: int = 1) -> "Session":
         """Begin in a new folder. Nothing is written before data, partition and model are known to be good."""
+        experiment.refuse_late()
         experiment = experiment.resolved()
         fed, algorithm = experiment.build(*experiment.draw(data_dir), workers=workers)
         return cls.begin(fed, algorithm, experiment.options, out)
