@@ -190,6 +190,29 @@ def test_a_kill_inside_any_write_harms_nothing(tmp_path: Path, monkeypatch: pyte
         assert outcome(folder) == whole, f"killed in write {n}"
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["before a line", "behind a line"])
+def test_an_interruption_while_a_round_is_handed_over_harms_nothing(late: bool, tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come between any two lines of code, and what is at hand is then written."""
+    add_line = RunFolder.add_line
+
+    def interrupted(folder: RunFolder, record: dict[str, Any]) -> None:
+        if late or record["round"] != 2:
+            add_line(folder, record)
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    asked = experiment()
+    session = Session.start(asked, tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "add_line", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            play(session)
+        session.close()
+    play(Session.resume(tmp_path / "a", asked))
+    assert outcome(tmp_path / "a") == uninterrupted("fedavg", tmp_path)
+
+
 def _descriptors() -> set[int]:
     """Open handles of this process that are folders: locks."""
     found = set()
