@@ -81,7 +81,8 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
     algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)
-    saved = last_saved(seal, algorithm.state)
+    saved = last_saved(seal, algorithm.state, info)
+    saved.check(fed.net, algorithm, len(known), run)
     state = replace(saved, state=saved.kept).on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
     newcomer = torch.tensor([len(known)])
@@ -115,8 +116,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
 def _finished(seal: Sealed) -> dict[str, Any]:
     if not there(seal.path / "result.json"):
         raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {seal.path}.")
-    info: dict[str, Any] = seal.result()
-    return info
+    return seal.finished()[0]
 
 
 def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,

@@ -70,7 +70,7 @@ class Result:
     @property
     def metric(self) -> Metric:
         """What the run is judged by."""
-        return Metric(**self.info["metric"])
+        return Metric.of(self.info["metric"])
 
     @property
     def score(self) -> float:

@@ -83,7 +83,7 @@ def result_table(info: Mapping[str, Any]) -> Group:
     """One finished run."""
     title = f"{info['method']} on {info['data']}, {info['scenario']}, {info['clients']} clients, seed {info['seed']}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    metric = Metric(**info["metric"])
+    metric = Metric.of(info["metric"])
     table.add_column(f"{metric.name} of")
     for column in (POOLED if metric.pooled else ("mean ± std", "worst tenth", "weighted by rows")):
         table.add_column(column, justify="right")
@@ -144,7 +144,7 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
                   header_style="bold")
     table.add_column("method", no_wrap=True)
-    metric = Metric(**lines[0]["metric"])
+    metric = Metric.of(lines[0]["metric"])
     for column in (metric.name, "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "sent",
                    "time\n(s)"):
         table.add_column(column, justify="right", no_wrap=True)
