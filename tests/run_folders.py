@@ -11,13 +11,19 @@ from safetensors.torch import save_file
 
 from umbel.clustering.linkage import cut, linkage
 from umbel.files import digest_of
-from umbel.nets.objective import Classify, Objective
+from umbel.nets.objective import ACCURACY, Classify, Objective
 from umbel.runs import evaluate
 from umbel.runs.result import versions
 from umbel.runs.schema import SCHEMA
 from umbel.runs.sealed import sealed
 
 CLASSIFY = Classify(10)
+
+
+def a_line(round: int) -> dict[str, Any]:
+    """What rounds.jsonl says at least of a round."""
+    return {"round": round, "metric": ACCURACY._asdict(), "clusters": 1, "unplaced": 0, "trained": [], "bytes": {},
+            "seconds": {"wall": 0.1}, "lost": {}}
 
 
 def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: int = 5, groups: int = 3, seed: int = 0,
@@ -60,7 +66,8 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
     final, metric = {**summary, "rounds_averaged": 1}, objective.metric._asdict()
     info = {
         "schema": SCHEMA, "status": "finished", "method": method, "params": {"rank": 3, "cut": "value", "lr": 0.01},
-        "data": "digits", "data_part": "", "scenario": "rotation-4", "scenario_facts": None, "partition_hash": f"{seed:016x}",
+        "data": "digits", "data_part": "", "scenario": "rotation-4", "scenario_facts": None,
+        "partition_hash": f"{seed:016x}",
         "test_mode": "holdout", "model": {"name": "mlp", "parameters": 9, "head": "fc"}, "seed": seed,
         "clients": clients, "rounds": {"pretrain": 0, "after": rounds}, "fraction": 1.0, "engine": "simulator",
         "device": "cpu", "precision": "float32", "headline": "cluster_model",
@@ -73,10 +80,9 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
         "versions": versions(),
     } | changed
     page = {"train": {"down": {"model": 400_000}, "up": {"model": 400_000}}, "evaluate": {"down": {"model": 7}}}
-    line = {"metric": metric, "clusters": max(labels) + 1, "unplaced": 0, "trained": [], "seconds": {"wall": 0.1},
-            "lost": {}}
-    records: list[dict[str, Any]] = [{**line, "round": -1, "bytes": {"signature": {"up": {"basis": 100_000}}}}]
-    records += [{**line, "round": r, "bytes": page,
+    line = {"metric": metric, "clusters": max(labels) + 1}
+    records: list[dict[str, Any]] = [{**a_line(-1), **line, "bytes": {"signature": {"up": {"basis": 100_000}}}}]
+    records += [{**a_line(r), **line, "bytes": page,
                  "score": {**summary, "value": summary["value"] * (r + 1) / rounds}} for r in range(rounds)]
     held = [{str(label): int(rows) for label, rows in enumerate(rng.integers(0, 9, 10)) if rows} for _ in names]
     people = [{"name": name, "cluster": label, "truth": truth[i] if known else None, "holds": held[i],

@@ -66,7 +66,8 @@ LINES = Table({"count": COUNT, "bytes": COUNT, "digest": DIGEST})
 
 # Files
 
-RECIPE = Table({"method": TEXT, "rounds": if_there(ROUND), "settings": if_there(ByName(Anything(2)))}, Anything(2))
+RECIPE = Table(
+    {"method": if_there(NAME), "rounds": if_there(ROUND), "settings": if_there(ByName(Anything(2)))}, Anything(2))
 
 RECORD = Table({
     "round": ROUND, "asked": if_there(COUNT), "trained": ListOf(COUNT), "clusters": COUNT, "unplaced": COUNT,
@@ -214,6 +215,9 @@ def model_of(about: Any, file: object) -> Json:
     if prod(found["shape"]) > max(found["parameters"], 2**20):
         raise UmbelError(f"The 'shape' in {file} must be of inputs that a network with {found['parameters']:,}"
                          f" parameters takes. Got {found['shape']} instead.")
+    if {len(found[name]) for name in ("mean", "std")} - {1, found["shape"][0]}:
+        raise UmbelError(f"The 'mean' and 'std' in {file} must have one number, or {found['shape'][0]} for an input of"
+                         f" {found['shape']}. Got {len(found['mean'])} and {len(found['std'])} instead.")
     return found
 
 
