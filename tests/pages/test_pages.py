@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "not ours": (gone("recipe.toml"), "must be a run of umbel, or hold some. There is no recipe.toml in it."),
     "unfinished": (gone("result.json"), "is not finished. Go on with: umbel run --resume --out"),
     "older": (
-        changed("result.json", '"schema": 2', '"schema": 0'), "The 'schema' in a/result.json must be 2. Got 0 instead."),
+        changed("result.json", '"schema": 2', '"schema": 0'), "The 'schema' in a/result.json must be 2. Got 0"),
     "of no version": (
         changed("result.json", '"schema"', '"other"'), "The 'schema' in a/result.json must be 2. Got nothing"),
     "newer": (

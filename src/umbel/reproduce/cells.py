@@ -48,7 +48,7 @@ class Job(NamedTuple):
     def done(self) -> int:
         """Rounds that are on disk; the first record is of the state before round 0."""
         lines = self.folder / "rounds.jsonl"
-        return max(0, lines.read_bytes().count(b"\n") - 1) if lines.exists() else 0
+        return max(0, lines.read_bytes().count(b"\n") - 1) if lines.is_file() else 0
 
     @property
     def finished(self) -> bool:

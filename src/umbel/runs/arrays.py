@@ -58,6 +58,10 @@ def check_state(state: State, net: Model, clients: int, whole: bool, folder: Pat
         wanted = Tensor if name in STATE else dict if name in ("models", "slots", "evidence") else object
         words = "a tensor" if wanted is Tensor else "a table of tensors"
         _refuse(not isinstance(value, wanted), file, name, words, "another thing")
+    layers, anchor = set(net.shapes), state.evidence.get("anchor", {})
+    for name, model in (("models", state.models), ("anchor", anchor)):
+        _refuse(not _is_model(model, layers), file, name, "layers of the run's network", "others")
+    _refuse(whole and set(state.models) != layers, file, "models", "all layers of the run's network", "others")
     counts = {leaf.shape[:1] for leaf in tree.named(state.models).values()}
     _refuse(len(counts) != 1 or counts <= {(), (0,)}, file, "models", "as many of each layer", f"{sorted(counts)}")
     clusters = int(min(counts)[0])
@@ -65,10 +69,6 @@ def check_state(state: State, net: Model, clients: int, whole: bool, folder: Pat
     _check_shapes({name: values[name] for name in STATE if name in values}, STATE, sizes, file)
     _refuse(not _within(state.labels, -1, clusters - 1), file, "labels", f"of {clusters} clusters, or -1", "others")
     _refuse(len(state.labels) > clients, file, "labels", f"of {clients} clients", str(len(state.labels)))
-    layers, anchor = set(net.shapes), state.evidence.get("anchor", {})
-    _refuse(whole and set(state.models) != layers, file, "models", "all layers of the run's network", "others")
-    fits = isinstance(anchor, dict) and set(anchor) <= layers
-    _refuse(not fits, file, "anchor", "a model of the run's network", "another")
     _check_layers(tree.named(values), net, clusters, file)
     check_evidence(tree.named(state.evidence), len(state.labels), folder / "evidence.safetensors")
 
@@ -81,7 +81,7 @@ def check_memory(pages: Tree, rounds: Collection[str], net: Model, folder: Path)
     for client, page in pages.items():
         _refuse(not isinstance(page, dict), file, client, "a table of tensors", "a tensor")
         for kind in set(parts) & set(page):
-            fits = isinstance(page[kind], dict) and set(page[kind]) == parts[kind]
+            fits = _is_model(page[kind], parts[kind]) and set(page[kind]) == parts[kind]
             _refuse(not fits, file, f"{client}/{kind}", "layers of the run's network", "others")
         _check_layers(tree.named(page, f"{client}/"), net, 0, file)
 
@@ -109,6 +109,11 @@ def _check_layers(leaves: Mapping[str, Tensor], net: Model, clusters: int, file:
         like = shapes.get(path.rpartition("/")[2])
         fits = like is None or (leaf.dtype.is_floating_point and tuple(leaf.shape) in (like, (clusters, *like)))
         _refuse(not fits, file, path, f"a layer of the shape {like}", f"{tuple(leaf.shape)} of {leaf.dtype}")
+
+
+def _is_model(value: object, layers: set[str]) -> bool:
+    """Whether something is a table of tensors by the names of layers, of some at least."""
+    return isinstance(value, dict) and set(value) <= layers and all(isinstance(leaf, Tensor) for leaf in value.values())
 
 
 def _within(values: Tensor, least: int, most: int) -> bool:

@@ -47,6 +47,7 @@ BYTES = Whole(0, 2**63)
 SECONDS = Number(-1e9, 1e12)  # a clock may be set back
 AGREEMENT = or_null(Number(-1000, 1.01))  # chance is 0, and rounding may pass 1
 DIGITS = Text(20, r"-?\d{1,18}", "a whole number")
+SCALE = Number(-1e30, 1e30)  # of inputs, which are float32
 METRIC = Table({"name": Text(100, r"(?s).+"), "unit": Text(100), "higher_is_better": FLAG, "pooled": FLAG})
 METRICS = ByName(or_null(NUMBER))
 SUMMARY: dict[str, Kind] = {
@@ -131,9 +132,11 @@ ENVIRONMENT = Table({
 
 MODEL = Table({
     "name": NAME, "shape": ListOf(Whole(1, 2**31), 1, 8), "objective": if_there(Table({"kind": NAME})),
-    "classes": if_there(COUNT), "tokens": if_there(FLAG), "head": TEXT, "mean": ListOf(NUMBER), "std": ListOf(NUMBER),
+    "classes": if_there(COUNT), "tokens": if_there(FLAG), "head": TEXT, "mean": ListOf(SCALE), "std": ListOf(SCALE),
     "parameters": COUNT, "precision": OneOf(PRECISIONS),
 })
+
+ROSTER = Table({"run": NAME, "fingerprint": NAME, "names": ListOf(NAME)})  # roster.json, of a run on sites
 
 COMPARED = ListOf(Table({"method": NAME}))  # compare.json, as far as it is read
 
@@ -215,6 +218,10 @@ def model_of(about: Any, file: object) -> Json:
     if prod(found["shape"]) > max(found["parameters"], 2**20):
         raise UmbelError(f"The 'shape' in {file} must be of inputs that a network with {found['parameters']:,}"
                          f" parameters takes. Got {found['shape']} instead.")
+    classes = found.get("objective", found).get("classes")
+    if type(classes) is int and classes > found["parameters"]:
+        raise UmbelError(f"The 'classes' in {file} must be at most the {found['parameters']:,} parameters of the network."
+                         f" Got {classes:,} instead.")
     if {len(found[name]) for name in ("mean", "std")} - {1, found["shape"][0]}:
         raise UmbelError(f"The 'mean' and 'std' in {file} must have one number, or {found['shape'][0]} for an input of"
                          f" {found['shape']}. Got {len(found['mean'])} and {len(found['std'])} instead.")

@@ -309,8 +309,12 @@ def _network(seal: Sealed, network: Network | None) -> Model | None:
     if not seal.there("model.json"):
         return None
     about = seal.model()
-    shape, rest = tuple(about["shape"]), {"mean": tuple(about["mean"]), "std": tuple(about["std"])}
-    objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
+    shape, rest = tuple(about["shape"]), {name: tuple(map(float, about[name])) for name in ("mean", "std")}
+    try:
+        objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
+    except (LookupError, TypeError, OverflowError) as error:  # described by settings that this objective has not
+        raise UmbelError(f"The 'objective' in {seal.path / 'model.json'} must be as umbel wrote it. Got other settings:"
+                         f" {error}.") from error
     if network is None and about["name"] in MODELS:
         return build(about["name"], shape, objective, **rest)
     if network is None or isinstance(network, str):
