@@ -213,7 +213,7 @@ TENSORS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]]
     "a curve": ("evidence", half("cut"), "'cut' in .* must be of the shape"),
     "an anchor": ("evidence", half("anchor/1.bias"), "'evidence/anchor/1.bias' in .* must be a layer"),
     "signatures": ("evidence", half("signature/basis"), "'signature' in .* must be of 4 of 4 clients"),
-    "a page": ("memory", lambda leaves: leaves.pop("c000/last/1.bias"), "'c000/last' in .* must be layers of the run's"),
+    "a page": ("memory", lambda leaves: leaves.pop("c000/last/1.bias"), "'c000/last' in .* must be layers of the run"),
     "a client": ("memory", lambda leaves: leaves.update({"new/last/1.bias": torch.zeros(200)}), "memory_rounds"),
 }
 
@@ -262,7 +262,7 @@ def test_a_header_that_umbel_does_not_write_is_refused(case: str, folder: Path) 
 def test_a_newcomer_that_cannot_be_placed_by_the_evidence_is_told_so(folder: Path) -> None:
     """What a method keeps of its own is described by nobody: the sentence has folder and reason."""
     other(folder, "evidence", lambda leaves: leaves.pop("signature/basis_length"))
-    with pytest.raises(UmbelError, match=r"The evidence in .*pacfl-s0 must be what its method left there.*basis_length"):
+    with pytest.raises(UmbelError, match=r"The evidence in .* must be what its method left there.*basis_length"):
         u.admit(folder, ROWS)
 
 

@@ -131,7 +131,8 @@ ENVIRONMENT = Table({
 })
 
 MODEL = Table({
-    "name": NAME, "shape": ListOf(Whole(1, 2**31), 1, 8), "objective": if_there(Table({"kind": NAME})),
+    "name": NAME, "shape": ListOf(Whole(1, 2**31), 1, 8),
+    "objective": if_there(Table({"kind": NAME, "labels": if_there(ListOf(TEXT)), "bins": if_there(ListOf(NUMBER))})),
     "classes": if_there(COUNT), "tokens": if_there(FLAG), "head": TEXT, "mean": ListOf(SCALE), "std": ListOf(SCALE),
     "parameters": COUNT, "precision": OneOf(PRECISIONS),
 })
@@ -218,10 +219,11 @@ def model_of(about: Any, file: object) -> Json:
     if prod(found["shape"]) > max(found["parameters"], 2**20):
         raise UmbelError(f"The 'shape' in {file} must be of inputs that a network with {found['parameters']:,}"
                          f" parameters takes. Got {found['shape']} instead.")
-    classes = found.get("objective", found).get("classes")
-    if type(classes) is int and classes > found["parameters"]:
-        raise UmbelError(f"The 'classes' in {file} must be at most the {found['parameters']:,} parameters of the network."
-                         f" Got {classes:,} instead.")
+    for name in ("classes", "columns", "vocabulary"):
+        outputs = found.get("objective", found).get(name)
+        if outputs is not None and not Whole(0, found["parameters"]).fits(outputs):
+            raise UmbelError(f"The '{name}' in {file} must be a whole number, of at most the {found['parameters']:,}"
+                             " parameters of the network. It is another.")
     if {len(found[name]) for name in ("mean", "std")} - {1, found["shape"][0]}:
         raise UmbelError(f"The 'mean' and 'std' in {file} must have one number, or {found['shape'][0]} for an input of"
                          f" {found['shape']}. Got {len(found['mean'])} and {len(found['std'])} instead.")
