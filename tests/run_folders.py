@@ -12,13 +12,19 @@ from safetensors.torch import save_file
 
 from umbel.clustering.linkage import cut, linkage
 from umbel.files import digest_of, read_json
-from umbel.nets.objective import Classify, Objective
+from umbel.nets.objective import ACCURACY, Classify, Objective
 from umbel.runs import evaluate
 from umbel.runs.result import versions
 from umbel.runs.schema import SCHEMA
 from umbel.runs.sealed import sealed
 
 CLASSIFY = Classify(10)
+
+
+def a_line(round: int) -> dict[str, Any]:
+    """What rounds.jsonl says at least of a round."""
+    return {"round": round, "metric": ACCURACY._asdict(), "clusters": 1, "unplaced": 0, "trained": [], "bytes": {},
+            "seconds": {"wall": 0.1}, "lost": {}}
 
 
 def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: int = 5, groups: int = 3, seed: int = 0,
@@ -61,29 +67,34 @@ def fake_run(path: Path, method: str = "pacfl", *, clients: int = 12, rounds: in
     final, metric = {**summary, "rounds_averaged": 1}, objective.metric._asdict()
     info = {
         "schema": SCHEMA, "status": "finished", "method": method, "params": {"rank": 3, "cut": "value", "lr": 0.01},
-        "data": "digits", "data_part": "", "scenario": "rotation-4", "partition_hash": f"{seed:016x}",
+        "data": "digits", "data_part": "", "scenario": "rotation-4", "scenario_facts": None,
+        "partition_hash": f"{seed:016x}",
         "test_mode": "holdout", "model": {"name": "mlp", "parameters": 9, "head": "fc"}, "seed": seed,
         "clients": clients, "rounds": {"pretrain": 0, "after": rounds}, "fraction": 1.0, "engine": "simulator",
         "device": "cpu", "precision": "float32", "headline": "cluster_model",
-        "clusters": {"count": max(labels) + 1, **agreement, "unplaced": 0, "why": {}},
+        "clusters": {"count": max(labels) + 1, "labels": dict(zip(names, labels, strict=True)),
+                     "truth": dict(zip(names, truth, strict=True)) if known else None, **agreement, "unplaced": 0,
+                     "why": {}},
         "metric": metric, "score": {"cluster_model": final, "fine_tuned": final, "last_local": None, "missing": {}},
         "bytes": {"down": 4_000_000, "up": 4_000_000, "by_kind": {}, "evaluate": 9}, "lost": {},
-        "seconds": {"total": 1.5, "per_round": 0.3}, "versions": versions(),
+        "seconds": {"total": 1.5, "per_round": 0.3, "evaluate": 0.1, "signature": 0.0, "clustering": 0.0},
+        "versions": versions(),
     } | changed
     page = {"train": {"down": {"model": 400_000}, "up": {"model": 400_000}}, "evaluate": {"down": {"model": 7}}}
-    records: list[dict[str, Any]] = [{"round": -1, "metric": metric, "bytes": {"signature": {"up": {"basis": 100_000}}},
-                                      "seconds": {"wall": 0.1}}]
-    records += [{"round": r, "metric": metric, "bytes": page, "seconds": {"wall": 0.1},
+    line = {"metric": metric, "clusters": max(labels) + 1}
+    records: list[dict[str, Any]] = [{**a_line(-1), **line, "bytes": {"signature": {"up": {"basis": 100_000}}}}]
+    records += [{**a_line(r), **line, "bytes": page,
                  "score": {**summary, "value": summary["value"] * (r + 1) / rounds}} for r in range(rounds)]
     held = [{str(label): int(rows) for label, rows in enumerate(rng.integers(0, 9, 10)) if rows} for _ in names]
     people = [{"name": name, "cluster": label, "truth": truth[i] if known else None, "holds": held[i],
                "score": {"cluster_model": scores[i], "fine_tuned": scores[i]}}
               for i, (name, label) in enumerate(zip(names, labels, strict=True))]
     (path / "result.json").write_text(json.dumps(info))
-    (path / "clusters.json").write_text(json.dumps({"members": {}, "clients": people}))
+    members = {str(k): [name for name, label in zip(names, labels, strict=True) if label == k] for k in set(labels)}
+    (path / "clusters.json").write_text(json.dumps({"members": members, "clients": people}))
     (path / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (path / "recipe.toml").write_text(f'method = "{method}"\n')
-    (path / "env.json").write_text(json.dumps({"device": "a machine"}))
+    (path / "env.json").write_text(json.dumps({"versions": versions(), "device": "a machine"}))
     return path
 
 

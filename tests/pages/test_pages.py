@@ -326,18 +326,26 @@ def cut_evidence(path: Path) -> None:
 WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "not ours": (gone("recipe.toml"), "must be a run of umbel, or hold some. There is no recipe.toml in it."),
     "unfinished": (gone("result.json"), "is not finished. Go on with: umbel run --resume --out"),
-    "older": (changed("result.json", '"schema": 2', '"schema": 0'), "Got 0: run its recipe.toml again."),
-    "of no version": (changed("result.json", '"schema"', '"other"'), "must have schema 2"),
-    "no object": (lambda path: (path / "result.json").write_text("[1]"), "must have schema 2"),
+    "older": (
+        changed("result.json", '"schema": 2', '"schema": 0'), "The 'schema' in a/result.json must be 2. Got 0"),
+    "of no version": (
+        changed("result.json", '"schema"', '"other"'), "The 'schema' in a/result.json must be 2. Got nothing"),
+    "newer": (
+        changed("result.json", '"schema": 2', '"schema": 3'), "a/result.json was written by a newer umbel"),
+    "no object": (
+        lambda path: (path / "result.json").write_text("[1]"), "must be a table with schema, status"),
     "empty result": (emptied("result.json"), "must hold JSON as umbel writes it."),
-    "no clusters": (gone("clusters.json"), "clusters.json must hold JSON as umbel writes it."),
-    "other clients": (changed("result.json", '"clients": 12', '"clients": 13'), "has 12 clients, result.json 13"),
-    "a key less": (changed("result.json", '"headline"', '"line"'), "It was changed or cut short: KeyError 'headline'."),
-    "no rounds": (gone("rounds.jsonl"), "It was changed or cut short: "),
-    "a round less": (shorter, "rounds.jsonl must hold the rounds -1 to 4, and does not"),
-    "rounds cut": (changed("rounds.jsonl", "}\n", "\n"), "It was changed or cut short: "),
-    "evidence cut": (cut_evidence, "It was changed or cut short: "),
-    "recipe not text": (lambda path: (path / "recipe.toml").write_bytes(b"\xff\xfe"), "It was changed or cut short: "),
+    "no clusters": (gone("clusters.json"), "The file a/clusters.json cannot be read: No such file"),
+    "other clients": (
+        changed("result.json", '"clients": 12', '"clients": 13'), "must have as many clients, result.json 13."),
+    "a key less": (
+        changed("result.json", '"headline"', '"line"'), "The 'headline' in a/result.json must be \"cluster_model\" or"),
+    "no rounds": (gone("rounds.jsonl"), "must have the rounds -1 to 4, in order."),
+    "a round less": (shorter, "must have the rounds -1 to 4, in order."),
+    "rounds cut": (changed("rounds.jsonl", "}\n", "\n"), "Line 1 of a/rounds.jsonl must hold JSON"),
+    "evidence cut": (cut_evidence, "a/evidence.safetensors must be a safetensors file."),
+    "recipe not text": (
+        lambda path: (path / "recipe.toml").write_bytes(b"\xff\xfe"), "a/recipe.toml must hold text in UTF-8."),
 }
 
 

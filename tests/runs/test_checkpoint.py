@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_folders import outcome
+from run_folders import a_line, fake_run, outcome
 
 from umbel import files
 from umbel.algorithms import ALGORITHMS, State
@@ -22,6 +22,7 @@ from umbel.runs import checkpoint
 from umbel.runs.beside import Beside
 from umbel.runs.checkpoint import RunFolder
 from umbel.runs.experiment import Experiment
+from umbel.runs.sealed import Sealed
 from umbel.runs.session import Session
 
 
@@ -228,23 +229,24 @@ def test_evidence_belongs_to_its_round(tmp_path: Path, monkeypatch: pytest.Monke
     def state(value: float) -> State:
         return State({"w": torch.full((1, 2), value)}, torch.tensor([0]), {"norm": torch.tensor(value)})
 
-    folder = RunFolder.create(tmp_path / "run", {})
+    folder = RunFolder.create(tmp_path / "run", {"method": "fedavg"})
     first = state(1.0)
-    folder.commit(-1, first, {}, {}, {"round": -1})
-    folder.commit(0, replace(first, models={"w": torch.full((1, 2), 2.0)}), {}, {}, {"round": 0}, wait=True)
+    folder.commit(-1, first, {}, {}, a_line(-1))
+    folder.commit(0, replace(first, models={"w": torch.full((1, 2), 2.0)}), {}, {}, a_line(0), wait=True)
     assert [path.name for path in folder.path.glob("evidence*")] == ["evidence--1.safetensors"]  # not written twice
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_json", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
-            folder.commit(1, state(3.0), {}, {}, {"round": 1}, wait=True)
+            folder.commit(1, state(3.0), {}, {}, a_line(1), wait=True)
     folder.close()
     again = RunFolder.open(tmp_path / "run")
     saved = again.load(State)
     assert saved is not None
     assert (saved.round, saved.state.models["w"].tolist()) == (0, [[2.0, 2.0]])
     assert saved.state.evidence["norm"].item() == 1.0
-    again.commit(1, state(4.0), {}, {}, {"round": 1})
-    again.finish({}, {})
+    again.commit(1, state(4.0), {}, {}, a_line(1))
+    finished = Sealed(fake_run(tmp_path / "another"))
+    again.finish(finished.result(), finished.clusters())
     again.close()
     assert sorted(path.name for path in again.path.iterdir()) == [
         "checkpoint.json", "clusters.json", "evidence.safetensors", "recipe.toml", "result.json", "rounds.jsonl",
@@ -277,7 +279,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "checkpoint not text": (lambda at: (at / "checkpoint.json").write_bytes(b"\xff"), "checkpoint.json must hold JSON"),
     "checkpoint missing": (lambda at: (at / "checkpoint.json").unlink(), "checkpoint.json must say where the run"),
     **{f"checkpoint {value}": (lambda at, value=value: damage_json(at / "checkpoint.json", value),
-                               "checkpoint.json must be as umbel wrote it")
+                               r"checkpoint.json must be (2|a table with schema, round,)")
        for value in ({}, [], 3, {"round": 2, "files": {}, "memory_rounds": {}, "seal": ""})},
     "recipe not TOML": (lambda at: (at / "recipe.toml").write_text("="), "recipe.toml must be TOML"),
     "partition cut": (lambda at: cut(at / "partition.npz"), "partition.npz must be as umbel wrote it. It was cut"),

@@ -29,7 +29,14 @@ OLD_RECORD: dict[str, Any] = json.loads("""
 """)
 
 OLD_RESULT: dict[str, Any] = json.loads("""
-{"schema": 1, "status": "finished", "method": "fedavg", "headline": "cluster_model",
+{"schema": 1, "status": "finished", "method": "fedavg", "headline": "cluster_model", "params": {}, "data": "digits",
+ "data_part": "", "scenario": "iid", "scenario_facts": null, "partition_hash": null, "test_mode": null,
+ "model": {"name": "mlp", "parameters": 9, "head": "3"}, "seed": 0, "clients": 2, "rounds": {"pretrain": 0, "after": 2},
+ "fraction": 1.0, "engine": "loop", "device": "cpu", "precision": "float32",
+ "clusters": {"count": 1, "labels": {"c000": 0, "c001": 0}, "truth": null, "ari": null, "ami": null,
+              "homogeneity": null, "completeness": null, "v_measure": null, "unplaced": 0, "why": {}},
+ "bytes": {"down": 0, "up": 0, "by_kind": {}, "evaluate": 0}, "lost": {}, "versions": {"umbel": "0.1.0"},
+ "seconds": {"total": 1, "per_round": 1, "evaluate": 0, "signature": 0, "clustering": 0},
  "accuracy": {"cluster_model": {"mean": 0.3, "std": 0.2, "worst_decile": 0.1, "weighted": 0.4, "over": 2,
                                 "rounds_averaged": 1},
               "fine_tuned": null, "last_local": null,
@@ -44,7 +51,7 @@ OLD_CLUSTERS: dict[str, Any] = json.loads("""
 
 def test_an_old_record_in_todays_words() -> None:
     """Accuracy becomes the score of the metric accuracy; the value is its mean, what is pooled its weighted mean."""
-    now = schema.record_of(OLD_RECORD)
+    now = schema.record_of(OLD_RECORD, "line 3")
     score = {"mean": 0.3, "std": 0.2, "worst_decile": 0.1, "weighted": 0.4, "over": 2, "value": 0.3,
              "pooled": {"accuracy": 0.4}}
     assert now["score"] == score
@@ -56,21 +63,22 @@ def test_an_old_record_in_todays_words() -> None:
                           "pooled": {"accuracy": pytest.approx(0.4)}},
         "fine_tuned": None, "last_local": {"clients": {}, "pooled": {}}}
     assert "accuracy" not in now
-    assert schema.record_of(now) is now
-    assert schema.record_of({"round": 0, "accuracy": {}})["score"] == {}
+    assert schema.record_of(now, "line 3") is now
+    assert schema.record_of({**OLD_RECORD, "accuracy": {}}, "line 3")["score"] == {}
 
 
 def test_an_old_result_in_todays_words() -> None:
     """The same of result.json and clusters.json; what is new already stays as it is."""
-    now = schema.result_of(OLD_RESULT)
+    now = schema.result_of(OLD_RESULT, "result.json")
     assert (now["schema"], now["metric"], now["score"]["cluster_model"]["value"]) == (2, METRIC, 0.3)
     assert now["score"]["fine_tuned"] is None
     assert now["score"]["missing"] == OLD_RESULT["accuracy"]["missing"]
     assert "accuracy" not in now
-    assert schema.result_of(now) is now
-    client = schema.clusters_of(OLD_CLUSTERS)["clients"][0]
+    assert schema.result_of(now, "result.json") is now
+    client = schema.clusters_of(OLD_CLUSTERS, "a file")["clients"][0]
     assert client == {"name": "c000", "cluster": 0, "truth": None, "score": {"cluster_model": 0.5}, "holds": None}
-    assert schema.clusters_of(schema.clusters_of(OLD_CLUSTERS)) == schema.clusters_of(OLD_CLUSTERS)
+    now = schema.clusters_of(OLD_CLUSTERS, "a file")
+    assert schema.clusters_of(now, "a file") == now
 
 
 def old(folder: Path) -> Path:

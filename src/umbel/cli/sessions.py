@@ -10,7 +10,7 @@ from umbel.errors import UmbelError
 from umbel.runs import compare as comparison
 from umbel.runs import screen
 from umbel.runs.experiment import Experiment
-from umbel.runs.schema import read_result
+from umbel.runs.sealed import Sealed
 from umbel.runs.session import Session, same_recipe
 
 
@@ -30,9 +30,7 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
         folder = _to_resume(experiment, out)
         more = options.get("rounds") if experiment is None else None
         if (folder / "result.json").exists() and more in (None, same_recipe(folder, experiment).rounds):
-            result = read_result(folder)
-            say(f"This run is finished already: {folder}")
-            return _show(result, folder)
+            return _show(folder, f"This run is finished already: {folder}")
         session = Session.resume(folder, experiment, data_dir, more, workers or cores())
     else:
         assert experiment is not None
@@ -40,7 +38,7 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
     _play(session, session.algorithm.name, quiet, f"Go on with: {shlex.join(again)}")
-    _show(read_result(session.folder.path), session.folder.path)
+    _show(session.folder.path)
 
 
 def compare(*, methods: list[str], seeds: int, setting: list[str] | None, epochs: int | None, batch: int | None,
@@ -134,9 +132,12 @@ def _play(session: Session, name: str, quiet: bool, again: str) -> None:
         raise
 
 
-def _show(info: dict[str, Any], folder: Path) -> None:
+def _show(folder: Path, first: str = "") -> None:
+    info = Sealed(folder).result()
+    if first:
+        say(first)
     console.print()
     console.print(screen.result_table(info))
     for line in screen.result_lines(info):
-        console.print(line, highlight=False)
+        say(line)
     say(f"Run folder: {folder}")

@@ -17,6 +17,8 @@ from umbel.files import read_json, write_json
 from umbel.flower.server import FlowerFederation, log
 from umbel.flower.wire import fingerprint
 from umbel.nets.model import Model
+from umbel.runs import schema
+from umbel.runs.kinds import hold
 
 ROSTER = "roster.json"
 
@@ -38,7 +40,7 @@ class Sites(FlowerFederation):
     @classmethod
     def again(cls, folder: Path, net: Model, grid: Grid, seed: int, **rest: Any) -> "Sites":
         """The federation of a run that is resumed, with the name and the clients that its roster has."""
-        roster = read_json(folder / ROSTER)
+        roster = hold(read_json(folder / ROSTER), schema.ROSTER, folder / ROSTER)
         if fingerprint(net) != roster["fingerprint"]:
             raise UmbelError(f"The run in {folder} is of another model than this app's.")
         return cls(folder, net, grid, seed, roster["run"], names=roster["names"], **rest)

@@ -45,6 +45,11 @@ class Metric(NamedTuple):
     higher_is_better: bool = True
     pooled: bool = False  # judged over all clients' rows together, since it is no mean over them
 
+    @classmethod
+    def of(cls, words: Mapping[str, Any]) -> Metric:
+        """As a file describes it; what a later version adds to that is left out."""
+        return cls(*(words[name] for name in cls._fields))
+
     def shown(self, value: float | None, digits: int = 2) -> str:
         """A value as a table has it, without its unit: `digits` of a percentage, else four significant ones."""
         if value is None:

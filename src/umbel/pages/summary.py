@@ -9,6 +9,7 @@ from umbel.pages.load import Run
 from umbel.pages.parts import START_NAMES, Table, TableCell, number, scored
 from umbel.pages.views import Entrant
 from umbel.runs.evaluate import STARTS
+from umbel.runs.result import where
 
 OF_SCORES = ("worst tenth", "cluster's model", "fine-tuned", "last local")
 OF_REST = ("clusters", "ARI", "sent", "seconds")
@@ -53,8 +54,8 @@ def _title(entrants: Sequence[Entrant]) -> str:
     methods = list(dict.fromkeys(_method(entrant) for entrant in entrants))
     who = methods[0] if len(methods) == 1 else f"{', '.join(methods[:-1])} and {methods[-1]}"
     who = who if len(methods) <= 4 else f"{len(methods)} methods"
-    settings = {(str(entrant.runs[0].info["data"]), str(entrant.runs[0].info["scenario"])) for entrant in entrants}
-    return f"{who} on {len(settings)} settings" if len(settings) > 1 else f"{who} on {', '.join(settings.pop())}"
+    settings = {where(entrant.runs[0].info) for entrant in entrants}
+    return f"{who} on {len(settings)} settings" if len(settings) > 1 else f"{who} on {settings.pop()}"
 
 
 def _story(entrants: Sequence[Entrant]) -> tuple[str, str]:

@@ -13,6 +13,8 @@ from umbel.nets.objective import Metric
 from umbel.pages.load import Floats, Ints, Run
 from umbel.runs import evaluate
 
+CELLS = 500_000  # of a heat map of clients or groups: each is a text in the page, and no screen shows more
+
 # Runs and their names
 
 
@@ -201,6 +203,8 @@ def against_truth(run: Run) -> tuple[list[int], list[int], Ints] | None:
     if truth is None or len(set(truth)) < 2:
         return None
     groups, clusters = sorted(set(truth)), sorted(set(run.labels))
+    if len(groups) * len(clusters) > CELLS:
+        return None
     both = np.zeros((len(groups), len(clusters)), dtype=np.int64)
     for group, cluster in zip(truth, run.labels, strict=True):
         both[groups.index(group), clusters.index(cluster)] += 1
@@ -251,7 +255,7 @@ def label_shares(run: Run) -> tuple[list[int], Floats] | None:
     if any(client.holds is None for client in run.clients):
         return None
     labels = sorted({label for client in run.clients for label in client.holds or {}})
-    if len(labels) < 2:  # one kind of target for all, as in a regression without bins
+    if len(labels) < 2 or len(labels) * len(run.clients) > CELLS:  # one kind of target, as in a regression without bins
         return None
     rows = np.array([[(client.holds or {}).get(label, 0) for client in run.clients] for label in labels], dtype=float)
     return labels, rows / rows.sum(0).clip(min=1)

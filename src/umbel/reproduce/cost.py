@@ -13,7 +13,7 @@ GLOBAL = {"lenet5": 11_014, "resnet9": 52_324}  # of the last two layers: all th
 def rounds_to(records: Iterable[Mapping[str, Any]], target: float) -> int | None:
     """The first round, from 1, after which the score was at least as good as `target`; None = never."""
     reached = (record["round"] + 1 for record in records
-               if record.get("score") and not Metric(**record["metric"]).better(target, record["score"]["value"]))
+               if record.get("score") and not Metric.of(record["metric"]).better(target, record["score"]["value"]))
     return next(reached, None)
 
 

@@ -42,7 +42,10 @@ def _from_runs(table: Table, cell: TableCell, jobs: Sequence[Job], reason: str) 
     if not done:
         return Outcome(status=reason or NOT_RUN)
     runs = [Finished(job.folder, reading, None if target is None else target / 100) for job in done]
-    outcome = Outcome.of(table, cell, runs)
+    try:
+        outcome = Outcome.of(table, cell, runs)
+    except UmbelError as error:  # a folder whose files are not a run's: the other cells still count
+        return Outcome(status=f"failed: {error}")
     full, ours = table.experiment(cell).rounds, jobs[0].experiment.rounds
     outcome.fewer_rounds = f"{ours} of {full}" if ours < full else ""
     outcome.fewer_seeds = f"{len(done)} of {len(jobs)}" if len(done) < len(jobs) else ""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from umbel.nets.objective import Metric
 from umbel.reproduce import cost
 from umbel.runs.experiment import Experiment
-from umbel.runs.schema import read_clusters, read_records, read_result
+from umbel.runs.sealed import Sealed
 
 NEAR = 0.01  # a curve has converged when it stays within a point of its end
 
@@ -24,15 +24,24 @@ class Finished:
     target: float | None = None  # score, in [0, 1] where it is a share
 
     @cached_property
+    def _whole(self) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+        return Sealed(self.folder).finished()
+
+    @property
     def info(self) -> dict[str, Any]:
         """result.json."""
-        info: dict[str, Any] = read_result(self.folder)
-        return info
+        return self._whole[0]
 
-    @cached_property
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """What clusters.json says of each client."""
+        people: list[dict[str, Any]] = self._whole[1]["clients"]
+        return people
+
+    @property
     def records(self) -> list[dict[str, Any]]:
         """rounds.jsonl."""
-        return read_records(self.folder)
+        return self._whole[2]
 
     @property
     def kind(self) -> str:
@@ -50,7 +59,7 @@ class Finished:
 def _newcomers(run: Finished) -> float | None:
     """Mean score of those who joined late."""
     late = int(Experiment.from_toml(run.folder / "recipe.toml").join.partition("@")[0])
-    people = read_clusters(run.folder)["clients"][-late:]
+    people = run.clients[-late:]
     scores = [each["score"][run.kind] for each in people if run.kind in each["score"]]
     return 100 * sum(scores) / len(scores) if scores else None
 
@@ -58,7 +67,7 @@ def _newcomers(run: Finished) -> float | None:
 def _converged(run: Finished) -> int:
     """The first round from which the score stays within a point of its last value, or is better."""
     curve = [(each["round"] + 1, each["score"]["value"]) for each in run.records if each.get("score")]
-    metric = Metric(**run.info["metric"])
+    metric = Metric.of(run.info["metric"])
     below = [round for round, value in curve if metric.gain(value, curve[-1][1]) < -NEAR]
     return int(next(round for round, _ in curve if not below or round > below[-1]))
 

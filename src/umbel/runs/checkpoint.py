@@ -25,12 +25,15 @@ from typing import Any
 import torch
 
 from umbel import files, tree
-from umbel.algorithms.base import State
+from umbel.algorithms.base import Algorithm, State
 from umbel.errors import UmbelError
 from umbel.files import Digest, json_bytes, make_folder, there, write_atomically, write_json
+from umbel.nets.model import Model
+from umbel.runs.arrays import check_memory, check_state
 from umbel.runs.beside import Beside
+from umbel.runs.kinds import hold
 from umbel.runs.recipe import plain, to_toml
-from umbel.runs.schema import SCHEMA, record_from
+from umbel.runs.schema import CLUSTERS, RECORD, RESULT, SCHEMA, records_of
 from umbel.runs.sealed import AGAIN, CHECKPOINT, Sealed, sealed
 from umbel.runs.tensors import at_hand, from_bytes, pieces
 from umbel.tree import Tree
@@ -60,6 +63,12 @@ class Saved:
     def kept(self) -> State:
         """The state that is the result's: of the best round, where that one is kept, else of the last."""
         return self.state if self.best is None else self.best
+
+    def check(self, net: Model, algorithm: Algorithm, clients: int, folder: Path) -> None:
+        """Refuse what is not of this network and of so many clients."""
+        for state in (self.state, self.kept):
+            check_state(state, net, clients, algorithm.has_cluster_model, folder)
+        check_memory(self.memory, self.memory_rounds, net, folder)
 
     def on(self, device: torch.device) -> State:
         """The state with its models where an engine wants them; labels and evidence stay on the CPU."""
@@ -305,6 +314,8 @@ class RunFolder:
     def finish(self, result: dict[str, Any], clusters: dict[str, Any]) -> None:
         """Put the result beside the last state, which loses its round number."""
         self.flush()
+        hold(result, RESULT, "the new result.json")
+        hold(clusters, CLUSTERS, "the new clusters.json")
         checkpoint = Sealed(self.path).checkpoint
         last = {name: digest for name, digest in checkpoint["files"].items() if name.endswith(".safetensors")}
         for name in last:
@@ -321,11 +332,14 @@ class RunFolder:
 # Reading, of which nothing is changed
 
 
-def last_saved(seal: Sealed, kind: type[State]) -> Saved:
-    """What the folder of a finished run holds of its end."""
+def last_saved(seal: Sealed, kind: type[State], info: Mapping[str, Any]) -> Saved:
+    """What the folder of a finished run holds of its end, of which `info` is the result."""
     saved = saved_in(seal, kind)
     if saved is None:
         raise UmbelError(f"The run in {seal.path} must hold its last state, and does not: checkpoint.json is missing.")
+    labels: object = saved.kept.labels
+    if not isinstance(labels, torch.Tensor) or labels.tolist() != list(info["clusters"]["labels"].values()):
+        raise UmbelError(f"The state in {seal.path} must have the clusters of its result.json. It has others. {AGAIN}.")
     return saved
 
 
@@ -351,12 +365,9 @@ def _lines(seal: Sealed, last: int) -> list[bytes]:
 
 def _records(seal: Sealed, last: int) -> list[dict[str, Any]]:
     lines = _lines(seal, last)
-    try:
-        records = [record_from(line) for line in lines]
-        whole = [record["round"] for record in records] == list(range(-1, last + 1)) and lines[-1].endswith(b"\n")
-    except (ValueError, TypeError, KeyError):
-        whole = False
-    if not whole:
+    whole = len(lines) == last + 2 and lines[-1].endswith(b"\n")
+    records = records_of(b"".join(lines), seal.path / "rounds.jsonl") if whole else []
+    if not whole or [record["round"] for record in records] != list(range(-1, last + 1)):
         raise UmbelError(f"The file {seal.path / 'rounds.jsonl'} must hold every round up to {last}, the checkpoint's."
                          f" It was cut short or changed. {AGAIN}.")
     return records
@@ -371,7 +382,8 @@ def _tree(path: Path, digest: str) -> Tree:
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """A round's line in rounds.jsonl."""
+    """A round's line in rounds.jsonl, which whoever reads it will find as it is described."""
+    hold(record, RECORD, "a new line of rounds.jsonl")
     return (json.dumps(record, allow_nan=False) + "\n").encode()
 
 

@@ -19,7 +19,7 @@ from umbel.runs.evaluate import STARTS
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import settable, settings_of
 from umbel.runs.result import Result, data_frame
-from umbel.runs.schema import read_result
+from umbel.runs.sealed import Sealed
 from umbel.runs.session import Session, load, play, run, same_recipe
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def folder_of(out: Path, experiment: Experiment) -> Path:
 
 def table(out: Path, plan: Sequence[Experiment]) -> list[dict[str, Any]]:
     """One line a method, from the result.json files of its runs."""
-    return lines_of([read_result(folder_of(out, experiment)) for experiment in plan])
+    return lines_of([Sealed(folder_of(out, experiment)).result() for experiment in plan])
 
 
 def lines_of(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """A client that comes when a run has ended: which cluster is it in, and which model should it use?"""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -83,15 +85,14 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
     algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)
-    saved = last_saved(seal, algorithm.state)
+    saved = last_saved(seal, algorithm.state, info)
+    saved.check(fed.net, algorithm, len(known), run)
     state = replace(saved, state=saved.kept).on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
     newcomer = torch.tensor([len(known)])
     fed.uplinks = parse(experiment.uplink)  # it is placed by what the others were
-    try:
+    with _placing(name, run):
         state = algorithm.admit(fed, state, Cohort(newcomer, saved.round + 1, ADMIT))
-    except NobodyAnswered as error:
-        raise UmbelError(f"The client '{name}' could not be placed: {error}.") from error
     fed.uplinks = ()  # what it makes of its model stays with it
     label = int(state.labels[-1])
     own = algorithm.uses(fed.net)
@@ -99,8 +100,9 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     model: Held | Stack = Held(travelling(fed.net, algorithm.local, state.models), state.labels[newcomer])
     for step in become:
         options = algorithm.local.at(0) if step == "fine_tune" else {}
-        heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, EVALUATE), each={"model": model},
-                        work=algorithm.local.work._replace(epochs=epochs), **options)
+        with _placing(name, run):
+            heard = fed.map(TASKS[step], Cohort(newcomer, saved.round + 1, EVALUATE), each={"model": model},
+                            work=algorithm.local.work._replace(epochs=epochs), **options)
         model = heard.answers["model"]
     stack = model.rows(torch.tensor([0])) if isinstance(model, Held) else model
 
@@ -114,11 +116,27 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
                      score(become) if tested and epochs else None, fed.net)
 
 
+@contextmanager
+def _placing(name: str, run: Path) -> Iterator[None]:
+    """A sentence where a newcomer cannot be placed by what the folder holds: a method's own evidence is described by
+    nobody but the method, and is met only here.
+    """
+    try:
+        yield
+    except UmbelError:
+        raise
+    except NobodyAnswered as error:
+        raise UmbelError(f"The client '{name}' could not be placed: {error}.") from error
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")[:200]
+        raise UmbelError(f"The evidence in {run} must be what its method left there. The client '{name}' cannot be"
+                         f" placed by it: {reason}.") from error
+
+
 def _finished(seal: Sealed) -> dict[str, Any]:
     if not there(seal.path / "result.json"):
         raise UmbelError(f"A newcomer can be admitted to a run that has ended. There is no result.json in {seal.path}.")
-    info: dict[str, Any] = seal.result()
-    return info
+    return seal.finished()[0]
 
 
 def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,

@@ -3,6 +3,7 @@
 import os
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
@@ -70,7 +71,7 @@ class Result:
     @property
     def metric(self) -> Metric:
         """What the run is judged by."""
-        return Metric(**self.info["metric"])
+        return Metric.of(self.info["metric"])
 
     @property
     def score(self) -> float:
@@ -176,7 +177,7 @@ class Result:
         score, metric = info["score"][info["headline"]], self.metric
         agreement = "" if info["clusters"]["ari"] is None else f", ARI {info['clusters']['ari']:.2f}"
         reached = "not tested" if score is None else f"{metric.name} {metric.said(score['value'])}"
-        return (f"{info['method']} on {info['data']}, {info['scenario']}: {reached},"
+        return (f"{info['method']} on {where(info)}: {reached},"
                 f" {plural(info['clusters']['count'])} of {info['clients']} clients{agreement}")
 
     def _repr_html_(self) -> str:
@@ -191,6 +192,11 @@ class Result:
         unit = f" ({escape(metric.unit)})" if metric.unit else ""
         return (f"<div><b>{escape(self._words)}</b><table><tr><th>{escape(metric.name)} of</th>"
                 f"<th>{value} ± std over clients{unit}</th><th>worst tenth</th></tr>{cells}</table></div>")
+
+
+def where(info: Mapping[str, Any]) -> str:
+    """The data of a result and its scenario, if it has one: data of one's own have none."""
+    return ", ".join([info["data"], *([info["scenario"]] if info["scenario"] else [])])
 
 
 def data_frame(rows: list[dict[str, Any]], index: str) -> "pandas.DataFrame":

@@ -35,7 +35,7 @@ class Round:
     @property
     def metric(self) -> Metric:
         """What the run is judged by."""
-        return Metric(**self.record["metric"])
+        return Metric.of(self.record["metric"])
 
     @property
     def score(self) -> float | None:
@@ -140,7 +140,8 @@ def better(record: dict[str, Any], best: dict[str, Any] | None) -> bool:
     """Whether a round's validation score beats the best one so far; of equal ones the first counts."""
     if not record.get("validation"):
         return False
-    return best is None or Metric(**record["metric"]).better(record["validation"]["value"], best["validation"]["value"])
+    metric = Metric.of(record["metric"])
+    return best is None or metric.better(record["validation"]["value"], best["validation"]["value"])
 
 
 def best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -192,7 +193,7 @@ def _admit(algorithm: Algorithm, fed: Federation, state: State, index: int, wait
             waiting.pop(fed.names[i], None)
         else:
             failures = waiting.get(fed.names[i], [0, 0])[0]
-            waiting[fed.names[i]] = [failures + 1, index + 2**failures]
+            waiting[fed.names[i]] = [failures + 1, index + 2 ** min(failures, 30)]
     return state
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
 from umbel.federation.door import Federation
 from umbel.nets.objective import METRICS, Metric
+from umbel.runs.result import where
 from umbel.runs.run import Round
 from umbel.runs.session import Session
 
@@ -42,7 +44,7 @@ def followed(rounds: Iterator[Round], console: Console, name: str, total: int, f
     else:
         for done in rounds:
             if line := _line(done, total):
-                console.print(f"{name}  {line}", highlight=False, soft_wrap=True)
+                console.print(f"{name}  {line}", highlight=False, markup=False, soft_wrap=True)
             yield done
 
 
@@ -64,15 +66,15 @@ def _bar(console: Console, name: str, total: int, fed: Federation, done_before: 
         TextColumn("[dim]{task.fields[phase]}", table_column=rest),
     )
     with Progress(*columns, console=console, expand=True) as progress:
-        bar = progress.add_task(name, total=total, completed=done_before, score="", phase="")
+        bar = progress.add_task(escape(name), total=total, completed=done_before, score="", phase="")
 
         def watch(phase: str, done: int, asked: int) -> None:
-            progress.update(bar, phase=f"{phase} {done}/{asked}")
+            progress.update(bar, phase=escape(f"{phase} {done}/{asked}"))
 
         def show(done: Round) -> None:
             progress.update(bar, completed=done.index + 1)
             if done.score is not None:
-                progress.update(bar, score=f"[green]{done.metric.said(done.score)}")
+                progress.update(bar, score=f"[green]{escape(done.metric.said(done.score))}")
 
         with fed.watched(watch):
             yield show
@@ -81,10 +83,10 @@ def _bar(console: Console, name: str, total: int, fed: Federation, done_before: 
 
 def result_table(info: Mapping[str, Any]) -> Group:
     """One finished run."""
-    title = f"{info['method']} on {info['data']}, {info['scenario']}, {info['clients']} clients, seed {info['seed']}"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    metric = Metric(**info["metric"])
-    table.add_column(f"{metric.name} of")
+    title = f"{info['method']} on {where(info)}, {info['clients']} clients, seed {info['seed']}"
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    metric = Metric.of(info["metric"])
+    table.add_column(Text(f"{metric.name} of"))
     for column in (POOLED if metric.pooled else ("mean ± std", "worst tenth", "weighted by rows")):
         table.add_column(column, justify="right")
     for start, words in WORDS.items():
@@ -123,7 +125,7 @@ def result_lines(info: Mapping[str, Any]) -> list[str]:
 
 def _why(why: Mapping[str, Any]) -> list[str]:
     parts = [why["words"]] if why.get("words") else []
-    if "hopkins" in why:
+    if "hopkins" in why and "variation" in why:
         pull, push = why["variation"]
         parts.append(f"Hopkins {why['hopkins']:.2f}, c_v of pull and push {pull:.2f} and {push:.2f}")
     return [f"Why: {'; '.join(parts)}."] if parts else []
@@ -141,18 +143,18 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
     """Several methods side by side."""
     several = lines[0]["seeds"] > 1
     over = f"over {lines[0]['seeds']} seeds" if several else "over clients (one seed)"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
                   header_style="bold")
     table.add_column("method", no_wrap=True)
-    metric = Metric(**lines[0]["metric"])
-    for column in (metric.name, "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI", "sent",
-                   "time\n(s)"):
+    metric = Metric.of(lines[0]["metric"])
+    for column in (escape(metric.name), "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI",
+                   "sent", "time\n(s)"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines:
         spread = line["score_std_over_seeds"] if several else line["score_std_over_clients"]
         counts = sorted(set(line["clusters"]))
         table.add_row(
-            line["method"], f"[bold]{metric.shown(line['score'])}{metric.spread(spread)}",
+            escape(line["method"]), f"[bold]{metric.shown(line['score'])}{metric.spread(spread)}",
             *(metric.shown(line[start], 1) for start in WORDS),
             metric.shown(line["worst_decile"], 1), f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}",
             "–" if line["ari"] is None else f"{line['ari']:.2f}", size(line["bytes_down"] + line["bytes_up"]),

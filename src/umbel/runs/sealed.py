@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from umbel.errors import UmbelError
-from umbel.files import Bytes, digest_of, parse_json, read_bytes, read_json, there
-from umbel.runs.recipe import differing, flat, read_toml
-from umbel.runs.schema import clusters_of, record_from, result_of
+from umbel.files import Bytes, digest_of, digester, opened, parse_json, read_bytes, read_json, read_text, there
+from umbel.runs import schema
+from umbel.runs.kinds import hold
+from umbel.runs.recipe import LARGEST_RECIPE, differing, flat, read_toml
+from umbel.runs.schema import Json
 
 CHECKPOINT = "checkpoint.json"
-BEFORE_SEALS = {"round", "files", "memory_rounds"}  # what umbel 0.1 wrote into it
 AGAIN = "Put it back, or start again with another --out"
 
 
@@ -41,9 +42,10 @@ class Sealed:
         if not there(file):
             return {}
         found = read_json(file)
-        if not isinstance(found, dict) or (set(found) != BEFORE_SEALS and sealed(found) != found):
+        held = schema.checkpoint_of(found, file)
+        if "seal" in held and sealed(held) != held:
             raise UmbelError(f"The file {file} must be as umbel wrote it. It was changed. {AGAIN}.")
-        return found
+        return held
 
     @property
     def binds(self) -> bool:
@@ -69,9 +71,13 @@ class Sealed:
 
     def check(self, name: str, content: Bytes) -> None:
         """Refuse a file's content that is not what was sealed."""
-        if name in self.files and digest_of(content) != self.files[name]:
+        if name in self.files:
+            self._compare(name, digest_of(content), len(content))
+
+    def _compare(self, name: str, digest: str, size: int) -> None:
+        if digest != self.files[name]:
             raise UmbelError(f"The file {self.path / name} must be as umbel wrote it. It was cut short or changed"
-                             f" ({len(content):,} bytes). {AGAIN}.")
+                             f" ({size:,} bytes). {AGAIN}.")
 
     def read_json(self, name: str) -> Any:
         """A file of JSON as it was sealed."""
@@ -79,28 +85,38 @@ class Sealed:
 
     def recipe(self) -> dict[str, Any]:
         """recipe.toml, which must be the one that the run was begun with; rounds may have been added."""
-        own = read_toml(self.path / "recipe.toml")
+        file = self.path / "recipe.toml"
+        own: Json = hold(read_toml(file), schema.RECIPE, file)
         begun = self.checkpoint["recipe"] if self.binds else own
         if own.get("rounds") == self.checkpoint.get("prolonged", object()):
             begun = {**begun, "rounds": own["rounds"]}
         if name := differing(own, begun):
             mine, theirs = (flat(recipe).get(name) for recipe in (own, begun))
-            raise UmbelError(f"The file {self.path / 'recipe.toml'} was changed since the run began: its '{name}' is"
+            raise UmbelError(f"The file {file} was changed since the run began: its '{name}' is"
                              f" {mine!r}, and was {theirs!r}. {AGAIN}.")
         return own
 
+    def recipe_text(self) -> str:
+        """recipe.toml as it stands, for people."""
+        if self.binds:
+            self.recipe()
+        return read_text(self.path / "recipe.toml", LARGEST_RECIPE)
+
     def versions(self) -> Mapping[str, str]:
         """Of what wrote the last checkpoint, as far as that is known."""
-        if self.binds:
-            found = self.checkpoint["versions"]
-        else:
-            found = read_json(self.path / "env.json").get("versions", {}) if there(self.path / "env.json") else {}
-        return found if isinstance(found, dict) else {}
+        versions: Mapping[str, str] = (self.checkpoint if self.binds else self.environment()).get("versions", {})
+        return versions
 
     def checked(self, name: str) -> Path:
-        """Where a file lies that is as it was sealed."""
-        self.read(name)
-        return self.path / name
+        """Where a file lies that is as it was sealed; it is looked through without taking memory for all of it."""
+        path, digest, size = self.path / name, digester(), 0
+        with opened(path) as file:
+            while name in self.files and (piece := file.read(2**20)):
+                digest.update(piece)
+                size += len(piece)
+        if name in self.files:
+            self._compare(name, digest.hexdigest(), size)
+        return path
 
     @cached_property
     def lines(self) -> bytes:
@@ -118,16 +134,31 @@ class Sealed:
                              f" checkpoint's, as it was written. It was cut short or changed. {AGAIN}.")
         return lines
 
-    # Of a finished run, in today's words
+    # What they hold, in today's words and as it is described
 
-    def result(self) -> Any:
+    def result(self) -> Json:
         """result.json."""
-        return result_of(self.read_json("result.json"))
+        return schema.result_of(self.read_json("result.json"), self.path / "result.json")
 
-    def clusters(self) -> Any:
+    def clusters(self) -> Json:
         """clusters.json."""
-        return clusters_of(self.read_json("clusters.json"))
+        return schema.clusters_of(self.read_json("clusters.json"), self.path / "clusters.json")
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Json]:
         """rounds.jsonl."""
-        return [record_from(line) for line in self.lines.splitlines()]
+        return schema.records_of(self.lines, self.path / "rounds.jsonl")
+
+    def finished(self) -> tuple[Json, Json, list[Json]]:
+        """All three, which must not contradict each other."""
+        found = self.result(), self.clusters(), self.records()
+        schema.check_together(*found, self.path)
+        return found
+
+    def environment(self) -> Json:
+        """env.json, or nothing where there is none."""
+        file = self.path / "env.json"
+        return hold(self.read_json(file.name), schema.ENVIRONMENT, file) if self.there(file.name) else {}
+
+    def model(self) -> Json:
+        """model.json."""
+        return schema.model_of(self.read_json("model.json"), self.path / "model.json")

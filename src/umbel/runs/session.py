@@ -98,6 +98,8 @@ class Session:
                rounds: int | None) -> "Session":
         describe(folder, fed)
         saved = folder.load(algorithm.state)
+        if saved is not None:
+            saved.check(fed.net, algorithm, len(fed.names), folder.path)
         if rounds is not None and rounds != options.rounds:
             if algorithm.local.ends_with_the_run:
                 raise UmbelError(f"The run in {folder.path} follows the schedule '{algorithm.local.schedule}' over its"
@@ -285,7 +287,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         raise UmbelError(f"There is no finished run in {path}: it holds no result.json. umbel.resume(folder) goes on"
                          " with one that was stopped.")
     seal = Sealed(path)
-    recipe, info = seal.recipe(), seal.result()
+    recipe, (info, clusters, _) = seal.recipe(), seal.finished()
     about = Provenance(
         setup={name: value for name, value in recipe.items()
                if name not in {"method", "settings", *asdict(RunOptions())}},
@@ -297,8 +299,10 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         raise UmbelError(f"The run in {path} is of a method of your own, '{info['method']}': give it as"
                          " umbel.load(folder, algorithm=...).")
     algorithm = algorithm or algorithm_of(info["method"], recipe.get("settings", {}), truth)
-    saved = last_saved(seal, algorithm.state)
-    return Result(info, seal.clusters(), saved.kept, saved.records, algorithm, _network(seal, model),
+    saved, net = last_saved(seal, algorithm.state, info), _network(seal, model)
+    if net is not None:
+        saved.check(net, algorithm, info["clients"], path)
+    return Result(info, clusters, saved.kept, saved.records, algorithm, net,
                   saved.memory, saved.memory_rounds, about, RunOptions.of(recipe))
 
 
@@ -306,9 +310,13 @@ def _network(seal: Sealed, network: Network | None) -> Model | None:
     """The run's network with its normalisation, or None where nobody says how to build it."""
     if not seal.there("model.json"):
         return None
-    about = seal.read_json("model.json")
-    shape, rest = tuple(about["shape"]), {"mean": tuple(about["mean"]), "std": tuple(about["std"])}
-    objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
+    about = seal.model()
+    shape, rest = tuple(about["shape"]), {name: tuple(map(float, about[name])) for name in ("mean", "std")}
+    try:
+        objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
+    except (LookupError, TypeError, OverflowError) as error:  # described by settings that this objective has not
+        raise UmbelError(f"The 'objective' in {seal.path / 'model.json'} must be as umbel wrote it. Got other settings:"
+                         f" {error}.") from error
     if network is None and about["name"] in MODELS:
         return build(about["name"], shape, objective, **rest)
     if network is None or isinstance(network, str):
