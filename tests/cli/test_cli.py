@@ -56,13 +56,29 @@ WRONG: dict[str, tuple[str, str]] = {
     "rounds": ("run fedavg --rounds 0",
                "The 'rounds' of the run must be at least 1 and at most 2147483647. Got 0 instead."),
     "clients": ("run fedavg --clients 0",
-                "The 'clients' of the run must be at least 1 and at most 1000000. Got 0 instead."),
+                "The 'clients' of the run must be at least 1 and at most 100000. Got 0 instead."),
     "seed": ("run fedavg --seed -1", "must be at least 0 and less than 4294967296. Got -1 instead."),
     "lr": ("run fedavg --lr -1",
            "The 'lr' of local training must be greater than 0 and at most 1e+30. Got -1.0 instead."),
     "momentum": ("run fedavg --set momentum=1", "at least 0 and less than 1. Got 1.0 instead."),
     "batch": ("run fedavg --batch -1",
               "The 'batch' of local training must be at least 0 and at most 100000. Got -1 instead."),
+    "epochs too large": ("run fedavg --epochs 18446744073709551616",
+                         "must be at least 1 and at most 10000. Got 18446744073709551616 instead."),
+    "workers too large": ("run fedavg --workers 99999999", "The 'workers' of a simulation must be at least 1 and at"),
+    "seeds too large": ("compare fedavg --seeds 99999999999999999999999",
+                        "The 'seeds' of a comparison must be at least 1 and at most 1000. Got 99999999999999999999999"),
+    "seeds of a table": ("reproduce comparative/table2 --seeds 99999999999999999999999",
+                         "The 'seeds' of a table must be at least 1 and at most 1000. Got 99999999999999999999999"),
+    "jobs of a table": ("reproduce comparative/table2 --jobs 1001",
+                        "The 'jobs' of a table must be at least 1 and at most 1000. Got 1001 instead."),
+    "epochs of a newcomer": ("admit nowhere nothing.npz --fine-tune 10001",
+                             "The 'epochs' of a newcomer must be at least 0 and at most 10000. Got 10001 instead."),
+    "join at the end": ("run fedavg --join 20@50 --rounds 20", "The round of a join must be less than 20, the rounds"),
+    "leave at the end": ("run fedavg --leave 1@20 --rounds 20", "The round of a leave must be less than 20, the rounds"),
+    "change at the end": ("run cflgt --change 1@5:rotate:90 --rounds 2 --set pretrain=3",
+                          "The round of a change must be less than 5, the rounds of this run, which count from 0, "),
+    "labels beyond all": ("run fedavg --change 1@1:swap:1-99999999999999999999", "A shift reads like 'swap:"),
     "join": ("run fedavg --join x", "A join is written COUNT@ROUND, both at least 1, as in 20@50. Got 'x' instead."),
     "join of all": ("run fedavg --clients 4 --join 4@1", "At least one client must be there in every round."),
     "leave of all": ("run fedavg --clients 4 --leave 4@1", "nobody is there in round 1."),
@@ -202,7 +218,7 @@ def test_no_method_scores_by_a_model_that_broke_down(umbel: Umbel, method: str) 
 
 def test_a_run_prints_its_rounds_and_its_result(umbel: Umbel, tmp_path: Path) -> None:
     """Off a terminal: a line a round, the three accuracies, clusters, cost, and where it all lies."""
-    code, out, err = umbel("run", "fedavg", "--scenario", "rotation-4", *SMALL, "--join", "1@9")
+    code, out, err = umbel("run", "fedavg", "--scenario", "rotation-4", *SMALL, "--join", "3@1", "--leave", "2@1")
     assert (code, err) == (0, "")
     assert re.search(r"^fedavg  round 2/2  clusters 1  accuracy \d+\.\d\d %  \d+\.\d s$", out, re.MULTILINE)
     assert "the cluster's model" in out

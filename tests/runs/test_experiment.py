@@ -1,8 +1,10 @@
 """Recipes as data: checked when they are made, written and read back, built into a federation."""
 
 import math
+import sys
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import isabstract
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umbel.algorithms import ALGORITHMS, FedAvg, Local
+from umbel.algorithms import ALGORITHMS, FedAvg, Local, import_all
+from umbel.algorithms.server import ServerSettings
+from umbel.data.clients import Work
 from umbel.errors import UmbelError
 from umbel.fields import check, number
 from umbel.runs.experiment import Experiment
@@ -40,7 +44,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "rounds by half": ({"rounds": 1.5}, "'rounds' of the run must be a whole number. Got 1.5 instead."),
     "rounds true": ({"rounds": True}, "'rounds' of the run must be a whole number. Got true instead."),
     "pooled 1": ({"pooled": 1}, "'pooled' of the run must be true or false. Got 1 instead."),
-    "clients 0": ({"clients": 0}, "The 'clients' of the run must be at least 1 and at most 1000000. Got 0 instead."),
+    "clients 0": ({"clients": 0}, "The 'clients' of the run must be at least 1 and at most 100000. Got 0 instead."),
     "seed -1": ({"seed": -1}, "must be at least 0 and less than 4294967296. Got -1 instead."),
     "seed too large": ({"seed": 2**32}, "less than 4294967296. Got 4294967296 instead."),
     "lr 0": ({"settings": {"lr": 0.0}},
@@ -98,8 +102,64 @@ def test_a_huge_number_is_held_against_its_rule() -> None:
         Experiment(seed=10**400)
     with pytest.raises(UmbelError, match=r"at most 2147483647. Got a number of 1,329 bits instead"):
         Experiment(rounds=10**400)
-    with pytest.raises(UmbelError, match=r"The 'lr' of local training must be a finite number. Got inf instead"):
+    with pytest.raises(UmbelError, match=r"The .lr. of local training must be a finite number. Got inf instead"):
         Local(lr=10**5000)
+
+
+def limited(kind: Any) -> list[str]:
+    """Names of the fields that `number` made."""
+    return [each.name for each in fields(kind) if set(each.metadata) & {"ge", "gt", "le", "lt"}]
+
+
+def kinds_with_numbers() -> list[type]:
+    """Every dataclass of umbel that can be made and has such a field; a server's settings are made as a method's."""
+    import_all()
+    named = {f"{kind.__module__}.{kind.__name__}": kind
+             for name, module in sorted(sys.modules.items()) if name.startswith("umbel.")
+             for kind in vars(module).values()
+             if isinstance(kind, type) and is_dataclass(kind) and not isabstract(kind) and limited(kind)}
+    return [kind for kind in named.values() if kind is not ServerSettings]
+
+
+@pytest.mark.parametrize("kind", kinds_with_numbers(), ids=lambda kind: kind.__name__)
+def test_every_number_has_an_upper_limit_which_its_sentence_says(kind: Any) -> None:
+    """Also those of which the field says only how small they may be."""
+    for name in limited(kind):
+        huge = 1e31 if isinstance(next(each.default for each in fields(kind) if each.name == name), float) else 10**31
+        if name == "server_lr":  # none, unless there is a rule
+            huge = 1e31
+        with pytest.raises(UmbelError, match=rf"^The '{name}' of .* must be .*(at most|less than) .*\. Got 1"):
+            kind(**{name: huge})
+
+
+def test_all_kinds_of_options_are_among_them() -> None:
+    """The walk above meets methods, training, the run, events, objectives and uplinks."""
+    met = {kind.__name__ for kind in kinds_with_numbers()}
+    assert met >= {kind.__name__ for kind in map(ALGORITHMS.find, ALGORITHMS)} | {
+        "Local", "RunOptions", "Experiment", "Event", "Classify", "Regress", "NextToken", "Clip", "TopK"}
+
+
+@pytest.mark.parametrize("more", [{"epochs": 10_001}, {"steps": 1_000_001}, {"batch": 100_001}, {"epochs": -1}])
+def test_work_that_nobody_could_draw_is_refused(more: dict[str, int]) -> None:
+    """Whoever asks for it: a method of one's own, or a server that asks a site."""
+    (name, value), = more.items()
+    with pytest.raises(UmbelError, match=rf"The '{name}' of a client's work must be at least 0 and at most .*{value}"):
+        Work(**more).checked()
+
+
+@pytest.mark.parametrize("text", ["", "\udcff", "\0", "a\nb", "x" * 100_000, "x y " * 50_000],
+                         ids=["empty", "no UTF-8", "zero", "two lines", "huge", "huge, in words"])
+@pytest.mark.parametrize("name", ["method", "data", "scenario", "test_mode", "join", "leave", "change", "model",
+                                  "engine", "device", "precision", "keep", "uplink"])
+def test_texts_that_are_none_of_the_known_are_one_short_line(name: str, text: str) -> None:
+    """Whatever is typed; only events and uplinks may be empty, which means none."""
+    if text == "" and name in ("join", "leave", "change", "uplink"):
+        assert getattr(Experiment(**{name: text}), name) == ""
+        return
+    with pytest.raises(UmbelError) as refused:
+        Experiment(**{name: text}).resolved()
+    assert len(str(refused.value)) < 2000
+    assert str(refused.value).isprintable()
 
 
 # Settings

@@ -62,6 +62,8 @@ def _rotate(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images,
 
 def _swap(value: str, x: Images, y: IntArray, rows: IntArray) -> tuple[Images, IntArray]:
     one, other = (int(label) for label in value.split("-"))
+    if max(one, other) >= 2**31:
+        raise ValueError("no data set has as many labels")
     return x, np.where(y == one, other, np.where(y == other, one, y))
 
 
