@@ -15,6 +15,7 @@ import pytest
 
 from umbel import files
 from umbel.errors import UmbelError
+from umbel.runs.recipe import read_toml
 
 
 def names(folder: Path) -> list[str]:
@@ -224,3 +225,10 @@ def test_json_for_people(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x.json").read_text()) == files.read_json(tmp_path / "x.json") == {"a": [1.5, None]}
     with pytest.raises(ValueError, match="not JSON compliant"):
         files.write_json(tmp_path / "x.json", float("nan"))
+
+
+def test_a_recipe_is_a_small_file(tmp_path: Path) -> None:
+    """One key of a megabyte of dots would be read for an hour."""
+    (tmp_path / "recipe.toml").write_text("a." * 500_000 + "b = 1")
+    with pytest.raises(UmbelError, match=r"recipe\.toml must have at most 32,768 bytes\. It has 1,000,005"):
+        read_toml(tmp_path / "recipe.toml")

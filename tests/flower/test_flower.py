@@ -25,7 +25,7 @@ from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.scoring import score
 from umbel.federation.tasks import TASKS
 from umbel.federation.training import train
-from umbel.flower import server
+from umbel.flower import client, server
 from umbel.flower.client import DiskDiary
 from umbel.flower.inprocess import InProcessFlower
 from umbel.flower.server import Patience
@@ -384,6 +384,14 @@ def test_a_node_does_not_work_for_days(work, options, said, caplog):
     with pytest.raises(NobodyAnswered, match=said):
         fed.map(train, Cohort(EVERYBODY, 0), work=work, shared={"model": fed.net.init(0)}, **LOCAL.at(0), **options)
     assert re.search(f"Lost: c001: refused: .*{said}", caplog.text)
+
+
+def test_steps_of_a_call_are_counted_before_the_first(monkeypatch):
+    """Twelve are asked for, and five allowed: nobody begins."""
+    monkeypatch.setattr(client, "MOST_STEPS", 5)
+    fed = flower()
+    with pytest.raises(NobodyAnswered, match=r"at most 5 steps\. Asked for were"):
+        fed.map(train, Cohort(EVERYBODY, 0), work=Work(steps=12), shared={"model": fed.net.init(0)}, **LOCAL.at(0))
 
 
 def test_a_node_does_not_take_a_million_jobs(monkeypatch):

@@ -13,7 +13,7 @@ from umbel.errors import UmbelError, unknown
 from umbel.fields import alternatives
 from umbel.files import read_bytes
 
-LARGEST_RECIPE = 2**20  # bytes
+LARGEST_RECIPE = 2**15  # bytes; a key of 500,000 dots keeps Python's reader of TOML busy for an hour
 
 
 def typed(kind: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
