@@ -158,7 +158,7 @@ def test_a_writer_holds_its_lines_against_the_description() -> None:
 CONTRADICTIONS: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "names": ("clusters.json", lambda all: all["clients"][1].update(name="c000"), "each client one name of its own"),
     "count": ("clusters.json", lambda all: all["clients"].pop(), "as many clients, result.json 4"),
-    "labels": ("clusters.json", lambda all: all["clients"][0].update(cluster=9), "the same clusters of clients"),
+    "labels": ("result.json", lambda info: info["clusters"]["labels"].update(c000=9), "the same clusters of clients"),
     "members": ("clusters.json", lambda all: all["members"].update({"0": []}), "the same clusters of clients"),
     "truth": ("clusters.json", lambda all: all["clients"][0].update(truth=None), "the same true groups"),
     "clusters": ("result.json", lambda info: info["clusters"].update(count=3), "as many clusters and clients without"),
