@@ -75,7 +75,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "epochs of a newcomer": ("admit nowhere nothing.npz --fine-tune 10001",
                              "The 'epochs' of a newcomer must be at least 0 and at most 10000. Got 10001 instead."),
     "join at the end": ("run fedavg --join 20@50 --rounds 20", "The round of a join must be less than 20, the rounds"),
-    "leave at the end": ("run fedavg --leave 1@20 --rounds 20", "The round of a leave must be less than 20, the rounds"),
+    "leave at the end": ("run fedavg --leave 1@20 --rounds 20", "The round of a leave must be less than 20, "),
     "change at the end": ("run cflgt --change 1@5:rotate:90 --rounds 2 --set pretrain=3",
                           "The round of a change must be less than 5, the rounds of this run, which count from 0, "),
     "labels beyond all": ("run fedavg --change 1@1:swap:1-99999999999999999999", "A shift reads like 'swap:"),
