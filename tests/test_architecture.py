@@ -8,7 +8,7 @@ import umbel
 
 ROOT = Path(umbel.__file__).parent
 ORDER = [
-    "errors", "registry", "fields", "files", "processes", "scratch", "seeds", "ops", "tree", "nets", "data",
+    "errors", "files", "plugins", "registry", "fields", "processes", "scratch", "seeds", "ops", "tree", "nets", "data",
     "federation", "clustering", "algorithms", "engines", "runs", "reproduce", "pages", "flower", "cli",
 ]
 

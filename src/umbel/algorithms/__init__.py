@@ -58,14 +58,15 @@ _BESIDE = [
     "umbel.algorithms.oneshot:OneShot",
 ]
 
-ALGORITHMS: "Registry[type[Algorithm]]" = Registry("method", _METHODS)
+ALGORITHMS: "Registry[type[Algorithm]]" = Registry("method", _METHODS, group="umbel.methods",
+                                                        admit="umbel.algorithms.base:admitted", files=True)
 
 if not TYPE_CHECKING:  # to mypy a module's __getattr__ would make any name right
     __getattr__, __dir__ = attributes(__name__, [*_METHODS.values(), *_BESIDE])
 
 
 def import_all() -> None:
-    """Import every method. A task is registered by its method's file: a process that is told names needs them all."""
+    """Import all of umbel's own. A task is registered by its method's file: who is told names alone needs every one."""
     tuple(ALGORITHMS.values())
 
 

@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -213,6 +213,14 @@ class Algorithm(ServerSettings, ABC):
         labels = state.labels.clone()
         labels[newcomers.ids] = 0
         return replace(state, labels=labels)
+
+
+def admitted(name: str, thing: Any) -> type[Algorithm]:
+    """A method that umbel did not bring, or the sentence that it is none."""
+    if not (isinstance(thing, type) and issubclass(thing, Algorithm) and is_dataclass(thing)):
+        raise UmbelError(f"A method must be a class, a frozen dataclass that is a umbel.Algorithm. Got '{name}', which"
+                         " is not.")
+    return thing
 
 
 def everyone(fed: Federation, cohort: Cohort) -> Cohort:

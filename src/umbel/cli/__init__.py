@@ -9,6 +9,7 @@ from umbel.cli import admit  # noqa: F401  isort: skip
 from umbel.cli import report  # noqa: F401  isort: skip
 from umbel.cli import reproduce  # noqa: F401  isort: skip
 from umbel.cli import lists  # noqa: F401  isort: skip
+from umbel import plugins
 from umbel.cli.base import app, console, fail, stoppable
 from umbel.errors import UmbelError
 
@@ -35,6 +36,11 @@ def main() -> None:
             app(prog_name="umbel")
     except UmbelError as error:
         fail(str(error), 2)
-    except OSError as error:  # files say more (files.py); what is left is the system's
+    except Exception as error:
+        if sentence := plugins.blamed(error):
+            fail(sentence, 2)
+        if not isinstance(error, OSError):
+            raise
+        # Files say more (files.py); what is left is the system's.
         fail(f"The system refuses {error.filename or 'something'}: {error.strerror or error}. Look after that, and give"
              " the same command again.", 2)

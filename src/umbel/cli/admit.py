@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from umbel.cli.base import app, say
+from umbel.cli.options import Trust
 from umbel.files import write_atomically
 
 
@@ -15,6 +16,7 @@ def admit(
     file: Annotated[Path, typer.Argument(hidden=True)],
     name: Annotated[str | None, typer.Option(help="Name of the newcomer. Default: the file's.")] = None,
     fine_tune: Annotated[int, typer.Option(min=0, help="Epochs of training on its rows before it is used.")] = 0,
+    trust: Trust = False,
     save: Annotated[Path | None, typer.Option(help="Write its model here, as safetensors.")] = None,
 ) -> None:
     """Place a new client in a finished run: the cluster it belongs to, and its model.
@@ -25,8 +27,11 @@ def admit(
     Example: umbel admit runs/pacfl-digits-rotation-4-s0 client.npz --fine-tune 5 --save model.safetensors
     """
     from umbel.runs import newcomer  # brings torch
+    from umbel.runs.session import allow
     from umbel.runs.tensors import to_bytes
 
+    if trust:
+        allow(run)
     placed = newcomer.admit(run, file, name, fine_tune)
     if placed.members:
         say(f"{placed.name} joins cluster {placed.cluster}, which has {placed.members} clients.")

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
@@ -15,10 +15,12 @@ from umbel.cli.base import app, console
 from umbel.errors import UmbelError, unknown
 from umbel.files import read_text
 from umbel.nets import MODELS
+from umbel.registry import distribution
 
 if TYPE_CHECKING:
     from umbel.algorithms import Algorithm
     from umbel.data.scenarios import Scenario
+    from umbel.registry import Registry
     from umbel.reproduce.table import Table as PaperTable
 
 Listed = tuple[list[str], list[list[str]]]  # the headers, and a row for each name
@@ -33,18 +35,24 @@ def _methods() -> Listed:
         return first.partition(": ")[2] or first
 
     return ["method", "what it is", "own settings"], [
-        [name, idea(kind), ", ".join(own_settings(kind))] for name, kind in ALGORITHMS.items()
+        *([name, idea(kind), ", ".join(own_settings(kind))] for name, kind in ALGORITHMS.items()),
+        *_added(ALGORITHMS, 3),
     ]
 
 
+def _added(registry: "Registry[Any]", columns: int) -> list[list[str]]:
+    """A row for each name that an installed package adds; it is imported when it is used."""
+    return [[name, f"of {distribution(entry)}", *[""] * (columns - 2)] for name, entry in registry.added.items()]
+
+
 def _data() -> Listed:
-    from umbel.data.sources import DATASETS
+    from umbel.data.sources import DATASETS, OWN
 
     return ["data", "what it is", "training / test rows", "shape", "target"], [
         [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)),
          f"{each.classes} classes" if each.classes else "a number"]
         for name, each in DATASETS.items()
-    ]
+    ] + _added(OWN, 5)
 
 
 def _scenarios() -> Listed:
@@ -56,11 +64,12 @@ def _scenarios() -> Listed:
 
     return ["scenario", "clients", "test rows", "what it is (parameters)"], [
         [name, str(each.clients), each.test_mode, described(each)] for name, each in SCENARIOS.items()
-    ]
+    ] + [[name, "", "", what] for name, what in _added(SCENARIOS, 2)]
 
 
 def _models() -> Listed:
-    return ["model", "what it is"], [[name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()]
+    return ["model", "what it is"], [
+        *([name, (make.__doc__ or "").splitlines()[0]] for name, make in MODELS.items()), *_added(MODELS, 2)]
 
 
 def _recipes() -> Listed:

@@ -14,7 +14,7 @@ of_training = partial(typer.Option, rich_help_panel="Training")
 of_run = partial(typer.Option, rich_help_panel="Run")
 
 Data = Annotated[str | None, of_data(
-    autocompletion=complete.data, help="Data set; `umbel list data`. Default: digits.")]
+    autocompletion=complete.data, help="Data set; `umbel list data`, or FILE.py:NAME. Default: digits.")]
 DataDir = Annotated[Path | None, of_data(envvar="UMBEL_DATA", help="Folder with data sets.")]
 Scenario = Annotated[str | None, of_data(
     autocompletion=complete.scenarios,
@@ -30,7 +30,9 @@ Change = Annotated[str | None, of_data(
 Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
 ModelName = Annotated[str | None, of_training(
     "--model", autocompletion=complete.models,
-    help=f"{', '.join(MODELS)}. Default: lenet5 for images, mlp for digits and tables.")]
+    help=f"{', '.join(MODELS)}, or FILE.py:NAME. Default: lenet5 for images, mlp for digits and tables.")]
+Objective = Annotated[str | None, of_training(
+    help="What models are for: FILE.py:NAME, or a name that a package adds. Default: what the data set says.")]
 Normalise = Annotated[bool | None, of_training(help="Scale inputs by the data set's mean and std; not for mlp.")]
 Rounds = Annotated[int | None, of_training(help="Rounds, after a method's own pre-training. Default: 20.")]
 Fraction = Annotated[float | None, of_training(help="Share of the clients asked in a round. Default: 1.")]
@@ -59,4 +61,5 @@ FineTune = Annotated[int | None, of_training(help="Epochs of fine-tuning at the 
 Setting = Annotated[list[str] | None, of_training(
     "--set", metavar="NAME=VALUE", help="A setting of the method; may be given several times.")]
 Out = Annotated[Path | None, of_run(help="The run folder. Default: a new one under runs/.")]
+Trust = Annotated[bool, of_run("--trust", help="Import files of code that a recipe names and this command does not.")]
 Quiet = Annotated[bool, of_run("--quiet", "-q", help="Only the result.")]

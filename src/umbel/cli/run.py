@@ -24,6 +24,7 @@ from umbel.cli.options import (
     Leave,
     ModelName,
     Normalise,
+    Objective,
     Optimiser,
     Out,
     Partition,
@@ -38,6 +39,7 @@ from umbel.cli.options import (
     Setting,
     Shuffle,
     TestMode,
+    Trust,
     Uplink,
     Workers,
     of_run,
@@ -52,19 +54,20 @@ def run(
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, partition: Partition = None,
     clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None, pooled: Pooled = None,
     join: Join = None, leave: Leave = None, change: Change = None,
-    model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
-    epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
+    model: ModelName = None, normalise: Normalise = None, objective: Objective = None, rounds: Rounds = None,
+    fraction: Fraction = None, epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None, engine: Engine = None, device: Device = None,
     precision: Precision = None, workers: Workers = None, eval_every: EvalEvery = None,
     average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None,
     setting: Setting = None, out: Out = None,
     resume: Annotated[bool, of_run("--resume", help="Go on with the run in --out where it stopped, or with --rounds"
                                                     " beyond its end.")] = False,
-    quiet: Quiet = False,
+    trust: Trust = False, quiet: Quiet = False,
 ) -> None:
     """Run one method and keep the run in a folder.
 
-    METHOD is a name (`umbel list methods`) or a file, recipe.toml; options come on top of what the file says.
+    METHOD is a name (`umbel list methods`), one of your own, FILE.py:NAME, or a file, recipe.toml; options come on top
+    of what the recipe says.
 
     Example: umbel run fedavg --data digits --scenario rotation-4 --clients 12
 
@@ -81,8 +84,8 @@ def compare(
     methods: Annotated[list[str], typer.Argument(hidden=True, autocompletion=complete.methods)],
     data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
-    model: ModelName = None, normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
-    epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
+    model: ModelName = None, normalise: Normalise = None, objective: Objective = None, rounds: Rounds = None,
+    fraction: Fraction = None, epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None,
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
@@ -92,7 +95,8 @@ def compare(
 ) -> None:
     """Run several methods on the same partitions, first weights, cohorts and batches; show them side by side.
 
-    METHODS are names; `umbel list methods`. A --set for one of them alone is written METHOD.NAME=VALUE.
+    METHODS are names (`umbel list methods`) or your own, FILE.py:NAME. A --set for one of them alone is written
+    METHOD.NAME=VALUE.
 
     An --out that holds runs of the same comparison, finished or stopped, is continued.
 

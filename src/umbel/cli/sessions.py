@@ -5,22 +5,24 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from umbel import plugins
 from umbel.cli.base import Stopped, console, cores, fail, say, undisturbed
 from umbel.errors import UmbelError
 from umbel.runs import compare as comparison
 from umbel.runs import screen
 from umbel.runs.experiment import Experiment
+from umbel.runs.recipe import read_toml
 from umbel.runs.sealed import Sealed
-from umbel.runs.session import Session, same_recipe
+from umbel.runs.session import Session, allow, same_recipe
 
 
 def run(*, method: str | None, setting: list[str] | None, epochs: int | None, batch: int | None, lr: float | None,
         optimiser: str | None, schedule: str | None, data_dir: Path | None, workers: int | None, out: Path | None,
-        resume: bool, quiet: bool, **choices: Any) -> None:
+        resume: bool, trust: bool, quiet: bool, **choices: Any) -> None:
     """Start a run or go on with one. `choices` are fields of an Experiment, None where nothing was typed."""
     options = _typed(choices)
     settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
-    experiment = None if method is None else _experiment(method, options, settings)
+    experiment = None if method is None else _experiment(method, options, settings, trust)
     if experiment is None and not (resume and out):
         raise UmbelError("Say which method to run, as in `umbel run fedavg`, or give --resume and --out.")
     if experiment is None and (set(options) - {"rounds"} or settings):
@@ -28,8 +30,12 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
                          " options out.")
     if resume:
         folder = _to_resume(experiment, out)
+        if trust:
+            allow(folder)
         more = options.get("rounds") if experiment is None else None
-        if (folder / "result.json").exists() and more in (None, same_recipe(folder, experiment).rounds):
+        nothing_asked = experiment is None and more is None
+        if (folder / "result.json").exists() and (
+                nothing_asked or more in (None, same_recipe(folder, experiment).rounds)):
             return _show(folder, f"This run is finished already: {folder}")
         session = Session.resume(folder, experiment, data_dir, more, workers or cores())
     else:
@@ -37,6 +43,7 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
         session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir, workers or cores())
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
+    again += ["--trust"] if "plugins" in Sealed(session.folder.path).recipe() else []
     _play(session, session.algorithm.name, quiet, f"Go on with: {shlex.join(again)}")
     _show(session.folder.path)
 
@@ -56,7 +63,7 @@ def compare(*, methods: list[str], seeds: int, setting: list[str] | None, epochs
     lines = comparison.table(folder, plan)
     comparison.write(folder, lines)
     resolved = plan[0].resolved()
-    data_name = [resolved.data] if resolved.data else []
+    data_name = [plugins.label(resolved.data)] if resolved.data else []
     title = [*data_name, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"]
     console.print()
     console.print(screen.compare_table(lines, ", ".join(title)))
@@ -79,8 +86,10 @@ def _settings(pairs: list[str] | None, **shortcuts: Any) -> dict[str, Any]:
     return settings
 
 
-def _experiment(method: str, options: dict[str, Any], settings: dict[str, Any]) -> Experiment:
+def _experiment(method: str, options: dict[str, Any], settings: dict[str, Any], trust: bool) -> Experiment:
     if method.endswith(".toml"):
+        if trust:
+            plugins.allow(read_toml(Path(method), follow=True), Path(method).parent)
         return Experiment.from_toml(Path(method), **options, settings=settings)
     return Experiment(method=method, **options, settings=settings)
 
@@ -88,8 +97,8 @@ def _experiment(method: str, options: dict[str, Any], settings: dict[str, Any]) 
 def _name(experiment: Experiment, method: bool = True) -> str:
     """`fedavg-digits-rotation-4-s0`; the same experiment has the same name."""
     resolved = experiment.resolved()
-    parts = [resolved.method] if method else []
-    parts += [resolved.data] if resolved.data else []
+    parts = [plugins.label(resolved.method)] if method else []
+    parts += [plugins.label(resolved.data)] if resolved.data else []
     return re.sub(r"[^\w.-]+", "_", "-".join([*parts, resolved.scenario, f"s{resolved.seed}"]))
 
 

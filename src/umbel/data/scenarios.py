@@ -20,6 +20,7 @@ from umbel.data.shift import Shifter
 from umbel.data.sources import Dataset
 from umbel.data.testsets import TEST_MODES
 from umbel.errors import UmbelError, unknown
+from umbel.registry import Registry
 from umbel.seeds import generator
 
 
@@ -64,7 +65,7 @@ def _cflgt(count: int, labels: int) -> Scenario:
     return Scenario(doc, partition=dealt, parameters=_PICKED, classes=labels, **_SKEWED)
 
 
-SCENARIOS: dict[str, Scenario] = {
+SCENARIOS: Registry[Scenario] = Registry("scenario", {
     "iid": Scenario("no heterogeneity: equal random shares", 20, "matched", partition.iid, by_label=False),
     "rotation-4": Scenario(
         "images turned by 0, 90, 180, 270 degrees", partition=partition.every_label, shift=shift.rotation_4,
@@ -116,11 +117,18 @@ SCENARIOS: dict[str, Scenario] = {
         by_label=False, of="uint8 images",
         parameters={"level": Parameter(0.1, 0, 1, "standard deviation at the last client, white = 1", "shift")},
     ),
-}  # fmt: skip
+}, group="umbel.scenarios", admit="umbel.data.scenarios:admitted")
 SHORT = {  # flag-20 is flag:labels=0.2
     "flag": ("labels", 100), "label-skew": ("labels", 100),
     "dirichlet": ("alpha", 1), "dirichlet-clients": ("alpha", 1),
 }  # fmt: skip
+
+
+def admitted(name: str, thing: Any) -> Scenario:
+    """A scenario that umbel did not bring, or the sentence that it is none."""
+    if not isinstance(thing, Scenario):
+        raise UmbelError(f"A scenario must be a umbel.data.scenarios.Scenario. Got '{name}', which is not.")
+    return thing
 
 
 def parse(text: str) -> list[tuple[str, dict[str, float]]]:
@@ -149,7 +157,7 @@ def _part(piece: str) -> tuple[str, dict[str, float]]:
         key, unit = SHORT[name]
         fields.insert(0, (key, str(_number(name, key, short[2]) / unit)))
     if name not in SCENARIOS:
-        raise unknown("scenario", name, SCENARIOS)
+        raise unknown("scenario", name, [*SCENARIOS, *SCENARIOS.added])
     given: dict[str, float] = {}
     for key, value in fields:
         if key not in SCENARIOS[name].parameters:

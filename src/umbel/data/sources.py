@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from umbel import plugins
 from umbel.data import formats
 from umbel.data.clients import IntArray
 from umbel.data.formats import Halves, Piece, Reader
@@ -23,6 +24,7 @@ from umbel.data.rows import laid_out, site
 from umbel.errors import UmbelError, unknown
 from umbel.files import digester
 from umbel.nets.objective import Classify, Objective, Regress, objective_of
+from umbel.registry import Registry
 from umbel.seeds import generator
 
 
@@ -141,6 +143,9 @@ DATASETS: dict[str, Source] = {
     ),
 }
 
+OWN: Registry[Dataset] = Registry("data set", {}, group="umbel.data", admit="umbel.data.sources:admitted", files=True)
+"""Sets that umbel does not bring, by the name that a person types: each is loaded when it is asked for."""
+
 READERS: dict[str, tuple[Reader, ...]] = {  # a set's own formats; npz is tried after them
     "mnist": (formats.idx,),
     "fashion-mnist": (formats.idx,),
@@ -172,10 +177,34 @@ HUB: dict[str, tuple[str, str | None, str, str]] = {  # set -> repository, confi
 }
 
 
+def admitted(name: str, thing: Any) -> Dataset:
+    """A set that umbel does not bring: a Dataset, or a function that returns one."""
+    loaded = thing if isinstance(thing, Dataset) or not callable(thing) else plugins.called(name, thing)
+    if not isinstance(loaded, Dataset):
+        raise UmbelError("A data set must be a umbel.Dataset, or a function that returns one of nothing. Got"
+                         f" {type(loaded).__name__} from '{name}' instead.")
+    return loaded.checked()
+
+
+def known(name: str) -> bool:
+    """Whether a set is known by this name, umbel's own or another."""
+    return name in DATASETS or name in OWN
+
+
+def source_of(name: str) -> Source:
+    """What is known of a set; one that umbel does not bring is loaded for it, and is never scaled."""
+    if name in DATASETS:
+        return DATASETS[name]
+    own = OWN.find(name)
+    return Source(own.name, "", len(own.y_train), len(own.y_test), own.x_train.shape[1:], (0.0,), (1.0,), own.objective)
+
+
 def open_dataset(name: str, folder: Path | None = None) -> Dataset:
     """The set of that name, from the first place that has it; `folder` is looked into first."""
+    if name not in DATASETS and name in OWN:
+        return OWN[name]
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+        raise unknown("data set", name, [*DATASETS, *OWN.added])
     if name == "digits":
         return _dataset(name, _digits())
     if name == "diabetes":

@@ -20,11 +20,12 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from umbel.data.scenarios import MOST
-from umbel.errors import UmbelError
+from umbel.errors import UmbelError, unknown
 from umbel.fields import bounded, bounded_real
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.roster import ROSTER, Sites
 from umbel.flower.server import Clock, Patience
+from umbel.nets import MODELS
 from umbel.nets.model import Model
 from umbel.nets.wrap import build
 from umbel.runs import screen
@@ -95,6 +96,8 @@ def model_of(config: Mapping[str, Any]) -> Model:
         bounded(side, "shape", "a model", ge=1, le=10_000)
     bounded_real(config["mean"], "mean", "a model")
     bounded_real(config["std"], "std", "a model", gt=0)
+    if config["model"] not in list(MODELS):  # a server names it: no file of a site is imported by its word
+        raise unknown("model", str(config["model"]), MODELS)
     return build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
 
 

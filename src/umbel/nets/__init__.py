@@ -13,4 +13,4 @@ MODELS: "Registry[Callable[[tuple[int, ...], int], nn.Module]]" = Registry("mode
     "lenet5": "umbel.nets.networks:LeNet5",
     "resnet9": "umbel.nets.networks:ResNet9",
     "alexnet": "umbel.nets.networks:alexnet",
-})
+}, group="umbel.models", admit="umbel.nets.wrap:admitted", files=True)

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from umbel import plugins
 from umbel.errors import UmbelError, unknown
 from umbel.fields import bounded, check, choice, number
+from umbel.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -576,6 +578,19 @@ def objective_of(given: Objective | int | Mapping[str, Any]) -> Objective:
         raise UmbelError("An objective is a number of classes, Classify, Regress or NextToken."
                          f" Got {given!r} instead.")
     return Classify(int(given))
+
+
+def admitted(name: str, thing: Any) -> Objective:
+    """An objective that umbel did not bring: one itself, or a class or a function that makes one of nothing."""
+    made = thing if isinstance(thing, Objective) or not callable(thing) else plugins.called(name, thing)
+    if not isinstance(made, Objective):
+        raise UmbelError("An objective must be one of Classify, Regress, NextToken or a subclass, or what makes one of"
+                         f" nothing. Got '{name}', which is not.")
+    return made
+
+
+GOALS: Registry[Objective] = Registry("objective", {}, group="umbel.objectives", admit="umbel.nets.objective:admitted",
+                                      files=True)  # by the name that a person types
 
 
 def judged(objective: Objective, metrics: Mapping[str, float | None]) -> float | None:

@@ -1,6 +1,7 @@
 """A `Model` from any `nn.Module`, or from the name of a registered network, with what is refused and why."""
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from umbel import plugins
 from umbel.errors import UmbelError, unknown
 from umbel.nets.learner import Norm
 from umbel.nets.model import Model
@@ -106,14 +108,35 @@ def _said(shape: tuple[int, ...]) -> str:
 
 def build(
     name: str, shape: tuple[int, ...], objective: Objective | int, mean: tuple[float, ...] = (0.0,),
-    std: tuple[float, ...] = (1.0,)
+    std: tuple[float, ...] = (1.0,), tokens: bool = False
 ) -> Model:
-    """A registered model for inputs of `shape`."""
+    """A model by its name, for inputs of `shape`; `tokens`: they are whole numbers."""
     make = MODELS.find(name)
     objective = objective_of(objective)
     outputs = objective.outputs
-    if len(shape) != 3 and name != "mlp":
+    own = name in list(MODELS)  # one of umbel's: the others are whatever a person or a package made them
+    if own and len(shape) != 3 and name != "mlp":
         raise UmbelError(f"The model '{name}' takes images (channels, height, width). Got inputs of shape {shape}: take"
                          " 'mlp', or a network of your own.")
-    model = wrap(lambda: make(shape, outputs), shape, objective, name=name, mean=mean, std=std)
-    return replace(model, recordable=True, registered=True)
+    model = wrap(lambda: make(shape, outputs), shape, objective, name=name, mean=mean, std=std, tokens=tokens)
+    elsewhere = own and type(objective).__module__.startswith("umbel.")  # another process knows it by its kind
+    return replace(model, recordable=own, registered=elsewhere)
+
+
+def admitted(name: str, thing: Any) -> Callable[[tuple[int, ...], int], nn.Module]:
+    """A network that umbel did not bring: a module, or what makes one, of nothing or of (shape, outputs)."""
+    if isinstance(thing, nn.Module):
+        return lambda shape, outputs: copy.deepcopy(thing)
+    needed = [each for each in inspect.signature(thing).parameters.values() if each.default is each.empty
+              and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)] if callable(thing) else None
+    if needed is None or len(needed) not in (0, 2):
+        raise UmbelError("A model must be an nn.Module, or a function that makes one of nothing or of (shape, outputs)."
+                         f" Got '{name}', which is not.")
+
+    def make(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        made = plugins.called(name, thing, *((shape, outputs) if needed else ()))
+        if not isinstance(made, nn.Module):
+            raise UmbelError(f"A model must be an nn.Module. Got {type(made).__name__} from '{name}' instead.")
+        return made
+
+    return make

@@ -9,12 +9,13 @@ from typing import Any, Self
 import numpy as np
 from torch import nn
 
+from umbel import plugins
 from umbel.algorithms import ALGORITHMS, Algorithm, Local
 from umbel.data import events, scenarios, sources
 from umbel.data.clients import NEVER, IntArray, Population
 from umbel.data.plans import Plan, load_plan, realise
 from umbel.data.scenarios import SCENARIOS
-from umbel.data.sources import DATASETS, Dataset
+from umbel.data.sources import DATASETS, Dataset, Source
 from umbel.engines import ENGINES
 from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
@@ -23,6 +24,7 @@ from umbel.federation.provenance import Provenance
 from umbel.fields import bounded, check, choice, number, refuse_unknown
 from umbel.nets.model import PRECISIONS, Model
 from umbel.nets.networks import MODELS
+from umbel.nets.objective import GOALS
 from umbel.nets.wrap import build, wrap
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, settings_of, to_toml, typed
@@ -83,7 +85,9 @@ class Experiment:
     fine_tune: int | None = rule_of("fine_tune")
     keep: str = rule_of("keep")
     uplink: str = rule_of("uplink")
+    objective: str | None = None  # what models are for, instead of what the data set says
     settings: Mapping[str, Any] = field(default_factory=dict)  # the method's hyper-parameters
+    plugins: Mapping[str, str] = field(default_factory=dict)  # files of a person's own code, and their digests
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """A misspelt option is refused with the near spelling."""
@@ -92,10 +96,14 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check(self, "the run")
-        _known("method", self.method, ALGORITHMS)
+        plugins.refuse_changed(self.plugins)
+        ALGORITHMS.find(self.method)
         _known("engine", self.engine, ENGINES)
-        _known("model", self.model, MODELS)
-        _known("data set", self.data, DATASETS)
+        for registry, name in ((MODELS, self.model), (GOALS, self.objective)):
+            if name is not None:
+                registry.find(name)
+        if self.data is not None and not sources.known(self.data):
+            raise unknown("data set", self.data, [*DATASETS, *sources.OWN.added])
         if self._first_scenario.brings_data and self.data is not None:
             raise UmbelError(f"The scenario '{self.scenario}' brings its own data sets. Leave out data '{self.data}'.")
         events.moves("join", self.join)
@@ -127,7 +135,11 @@ class Experiment:
         """The same experiment with every default written out."""
         first = self._first_scenario
         data = self.data or (None if first.brings_data else "digits")
-        images = data is None or DATASETS[data].images
+        images = data is None or sources.source_of(data).images
+        own = data is not None and data not in DATASETS
+        if own and self.normalise:
+            raise UmbelError(f"The mean and std of the data set '{data}' are not known: leave out --normalise, and let"
+                             " it bring inputs that are scaled.")
         model = self.model or ("lenet5" if images and data != "digits" else "mlp")
         algorithm = self.algorithm()
         return replace(
@@ -136,11 +148,20 @@ class Experiment:
             clients=self.clients or first.clients,
             test_mode=self.test_mode or first.test_mode,
             model=model,
-            normalise=self.normalise if self.normalise is not None else model != "mlp" or not images,
+            normalise=not own and (model != "mlp" or not images) if self.normalise is None else self.normalise,
             device=device_of(self.device).type,
             fine_tune=algorithm.local.epochs if self.fine_tune is None else self.fine_tune,
             settings=settings_of(algorithm),
+            plugins=plugins.digests(getattr(self, name) for name in plugins.NAMED_IN),
         )
+
+    @property
+    def source(self) -> Source | None:
+        """What is known of its data set; None where the scenario brings several."""
+        if self.data is None:
+            return None
+        found = sources.source_of(self.data)
+        return found if self.objective is None else replace(found, objective=GOALS[self.objective])
 
     def algorithm(self, truth: tuple[int, ...] = (),
                   truth_changes: tuple[tuple[int, int, int], ...] = ()) -> Algorithm:
@@ -153,6 +174,9 @@ class Experiment:
             dataset = scenarios.mix4(lambda name: _loaded(name, folder))
         else:
             dataset = _loaded(self.data, folder)
+        if self.objective is not None:
+            goal = GOALS[self.objective]
+            dataset = replace(dataset, objective=goal, classes=goal.classes).checked()
         if self.partition:
             return load_plan(self.partition), dataset
         drawn = scenarios.draw(self.scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
@@ -210,15 +234,18 @@ class Experiment:
     def _normalisation(self) -> Normalisation:
         if not self.normalise:
             return RAW
-        return COMMON if self.data is None else (DATASETS[self.data].mean, DATASETS[self.data].std)
+        return COMMON if self.source is None else (self.source.mean, self.source.std)
 
     def to_toml(self) -> str:
         """The recipe as a file."""
-        return to_toml(asdict(self))
+        return to_toml({name: value for name, value in asdict(self).items() if name != "plugins" or value})
 
     @classmethod
     def from_toml(cls, path: Path, **changes: Any) -> "Experiment":
-        """A recipe from a file that a person named, some of its fields changed."""
+        """A recipe from a file that a person named, some of its fields changed.
+
+        Files of code that the recipe names are imported only where this process has done so, or was told to trust them.
+        """
         return cls.from_table(read_toml(path, follow=True), path, **changes)
 
     @classmethod
@@ -232,23 +259,25 @@ class Experiment:
         for name in table:
             if name not in known:
                 raise unknown(f"option in {path} named", name, known)
+        table = plugins.settled({name: value for name, value in table.items() if name not in changes}, path.parent)
         return cls(**{**table, **changes, "settings": settings})
 
 
 SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
-         "model", "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
+         "model", "normalise", "objective", "seed", "engine", "device", "precision")  # what makes a federation
 
 
 def network_for(people: Population, network: Network, normalisation: Normalisation, precision: str) -> Model:
     """A model for these clients' inputs, by name or of one's own."""
     mean, std = normalisation
     if isinstance(network, str):
-        if people.tokens:
+        if people.tokens and network in list(MODELS):
             raise UmbelError(f"The model '{network}' takes numbers, and int64 inputs are tokens: give float32, or a"
                              " network of your own that begins with an embedding.")
-        net = build(network, people.shape, people.objective, mean, std)
+        net = build(network, people.shape, people.objective, mean, std, people.tokens)
     else:
-        net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens)
+        net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens,
+                   name=plugins.place_of(network) or "own")
     return replace(net, precision=precision)
 
 

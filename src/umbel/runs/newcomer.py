@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from umbel import tree
+from umbel import plugins, tree
 from umbel.algorithms.base import travelling
 from umbel.data import formats
 from umbel.data.clients import EPOCHS, Pool, Population
 from umbel.data.plans import load_plan
 from umbel.data.rows import Like, site
-from umbel.data.sources import DATASETS
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
@@ -64,14 +63,17 @@ class Admission:
 Rows: TypeAlias = tuple[NDArray[Any], ...]  # x_train, y_train; x_test, y_test if there are some
 
 
-def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, epochs: int = 0) -> Admission:
+def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, epochs: int = 0,
+          trust: bool = False) -> Admission:
     """Place a client in a finished run, by an npz file or by its arrays: (x_train, y_train[, x_test, y_test]).
 
     The run folder stays as it was; only the newcomer's own rows are looked at. `epochs` of fine-tuning on them come
-    before its model is returned.
+    before its model is returned. `trust` imports the files of code that the run's recipe names.
     """
     bounded(epochs, "epochs", "a newcomer", ge=0, le=EPOCHS)
     run = Path(run)
+    if trust:
+        plugins.allow(Sealed(run).recipe(), run)
     seal = Sealed(run)
     info = _finished(seal)
     experiment = Experiment.from_table(seal.recipe(), run / "recipe.toml")
@@ -142,7 +144,7 @@ def _finished(seal: Sealed) -> dict[str, Any]:
 def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,
            classes: int) -> Population:
     """The newcomer with its rows, behind the clients of the run, whose rows are elsewhere and who are not asked."""
-    source = DATASETS[experiment.data] if experiment.data else None
+    source = experiment.source
     objective = source.objective if source else objective_of(classes)
     kind = "pixels" if source is None or source.images else "numbers"
     like = Like(source.shape if source else MIXED, (kind,), "those of this run")

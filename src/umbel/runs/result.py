@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from umbel import tree
+from umbel import plugins, tree
+from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm, State, keeps_norms
 from umbel.clustering.cuts import plural
 from umbel.errors import UmbelError, unknown
@@ -425,6 +426,15 @@ def environment(fed: Federation) -> dict[str, Any]:
 
 def recipe_of(algorithm: Algorithm, about: Provenance, options: RunOptions) -> dict[str, Any]:
     """Every choice that decides a run, as its recipe has them."""
-    return {"method": algorithm.name, **about.setup, **asdict(options), "settings": settings_of(algorithm)}
+    recipe = {"method": method_word(algorithm), **about.setup, **asdict(options), "settings": settings_of(algorithm)}
+    files = plugins.digests(recipe.get(name) for name in plugins.NAMED_IN)
+    return recipe | ({"plugins": files} if files else {})
+
+
+def method_word(algorithm: Algorithm) -> str:
+    """What a person types for this method: its name where umbel or a package knows it, else its place in a file."""
+    kind = type(algorithm)
+    known = algorithm.name in ALGORITHMS and ALGORITHMS[algorithm.name] is kind
+    return algorithm.name if known else plugins.place_of(kind) or algorithm.name
 
 

@@ -1,11 +1,12 @@
 """A run in a folder, which keeps every round that is handed out; and the verbs around it: run, resume, load."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from umbel import plugins
 from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm
 from umbel.data.plans import load_plan, plan_bytes
@@ -16,7 +17,7 @@ from umbel.federation.uplink import Uplink, written
 from umbel.files import json_bytes
 from umbel.nets import MODELS
 from umbel.nets.model import Model
-from umbel.nets.objective import objective_of
+from umbel.nets.objective import GOALS, objective_of
 from umbel.nets.wrap import build, wrap
 from umbel.runs.checkpoint import RunFolder, Saved, last_saved
 from umbel.runs.experiment import Experiment, Network, algorithm_of
@@ -87,7 +88,8 @@ class Session:
                                                   fed.provenance.truth or (), fed.provenance.truth_changes)
             options = RunOptions.of(recipe)
             own = {**plain(asdict(options)), **recipe}  # a folder may be older than an option
-            refuse_other(out, own, plain(recipe_of(algorithm, fed.provenance, options)))
+            asked = plain(recipe_of(algorithm, fed.provenance, options))
+            refuse_other(out, _without_places(own), _without_places(asked))
             return cls._go_on(fed, algorithm, options, folder, rounds)
         except BaseException:
             folder.close()
@@ -148,6 +150,12 @@ class Session:
         """Let go of the folder and of what the engine holds."""
         self.folder.close()
         self.fed.close()
+
+
+def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe by the names of its objects: who gives the method and the model need not say where they lie."""
+    names = {name: plugins.label(recipe[name]) for name in plugins.NAMED_IN if isinstance(recipe.get(name), str)}
+    return {name: value for name, value in recipe.items() if name != "plugins"} | names
 
 
 def describe(folder: RunFolder, fed: Federation) -> None:
@@ -215,13 +223,16 @@ def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: f
 
 def resume(folder: str | Path, *, fed: Federation | None = None, algorithm: Algorithm | None = None,
            rounds: int | None = None, data_dir: str | Path | None = None, progress: bool = False,
-           on_round: Watcher | None = None, stop: Callable[[Round], bool] | None = None) -> Result:
+           on_round: Watcher | None = None, stop: Callable[[Round], bool] | None = None, trust: bool = False) -> Result:
     """Go on with the run in a folder, to the same end as if it had never stopped; a finished one is loaded.
 
     `rounds` prolongs it, finished or not. A run on your own data, model or method needs the same federation again
-    (`fed`), and the method (`algorithm`) if it is not umbel's own.
+    (`fed`), and the method (`algorithm`) if it is not umbel's own. `trust` imports the files of code that its recipe
+    names.
     """
     path = Path(folder)
+    if trust:
+        allow(path)
     if (path / "result.json").exists() and rounds in (None, Sealed(path).recipe().get("rounds")):
         return load(path, model=None if fed is None else fed.net.make, algorithm=algorithm)
     if fed is None:
@@ -280,9 +291,20 @@ def _followed(walk: Iterator[Round], name: str, total: int, fed: Federation, pro
     return screen.followed(walk, Console(), name, total, fed)
 
 
-def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorithm | None = None) -> Result:
-    """A finished run from its folder. `model` and `algorithm` are your own, where the run's were not umbel's."""
+def allow(folder: Path) -> None:
+    """Import the files of code that the recipe of a run names, unless one of them was changed."""
+    plugins.allow(Sealed(folder).recipe(), folder)
+
+
+def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorithm | None = None,
+         trust: bool = False) -> Result:
+    """A finished run from its folder. `model` and `algorithm` are your own, where the run's were not umbel's.
+
+    Nothing is imported for it, but by `trust`, which imports the files of code that its recipe names.
+    """
     path = Path(folder)
+    if trust:
+        allow(path)
     if not (path / "result.json").is_file():
         raise UmbelError(f"There is no finished run in {path}: it holds no result.json. umbel.resume(folder) goes on"
                          " with one that was stopped.")
@@ -295,30 +317,47 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         part=info["data_part"], partition_hash=info["partition_hash"],
     )
     truth = tuple((info["clusters"]["truth"] or {}).values())  # of the last round: the run is over
-    if algorithm is None and info["method"] not in ALGORITHMS:
+    method = _method_of(recipe, info, path)
+    if algorithm is None and method is None:
+        file = plugins.parted(recipe.get("method"))
+        more = f", or trust=True, which imports {file[0]}" if file else ""
         raise UmbelError(f"The run in {path} is of a method of your own, '{info['method']}': give it as"
-                         " umbel.load(folder, algorithm=...).")
-    algorithm = algorithm or algorithm_of(info["method"], recipe.get("settings", {}), truth)
-    saved, net = last_saved(seal, algorithm.state, info), _network(seal, model)
+                         f" umbel.load(folder, algorithm=...){more}.")
+    algorithm = algorithm or algorithm_of(str(method), recipe.get("settings", {}), truth)
+    saved, net = last_saved(seal, algorithm.state, info), _network(seal, model, recipe)
     if net is not None:
         saved.check(net, algorithm, info["clients"], path)
     return Result(info, clusters, saved.kept, saved.records, algorithm, net,
                   saved.memory, saved.memory_rounds, about, RunOptions.of(recipe))
 
 
-def _network(seal: Sealed, network: Network | None) -> Model | None:
+def _method_of(recipe: Mapping[str, Any], info: Mapping[str, Any], folder: Path) -> str | None:
+    """The run's method as it can be had without an import: by its name, or where its file was imported already."""
+    if plugins.parted(recipe.get("method")) is None:
+        return info["method"] if info["method"] in ALGORITHMS else None
+    return plugins.had(recipe, "method", folder)
+
+
+def _network(seal: Sealed, network: Network | None, recipe: Mapping[str, Any]) -> Model | None:
     """The run's network with its normalisation, or None where nobody says how to build it."""
     if not seal.there("model.json"):
         return None
     about = seal.model()
     shape, rest = tuple(about["shape"]), {name: tuple(map(float, about[name])) for name in ("mean", "std")}
+    goal, own = (plugins.had(recipe, name, seal.path) for name in ("objective", "model"))
     try:
-        objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
+        described = about.get("objective") or about["classes"]  # a number of classes before 0.2
+        objective = GOALS[goal] if goal else objective_of(described)
+    except UmbelError:
+        if plugins.parted(recipe.get("objective")):  # its kind is known where its file is imported
+            return None
+        raise
     except (LookupError, TypeError, OverflowError) as error:  # described by settings that this objective has not
         raise UmbelError(f"The 'objective' in {seal.path / 'model.json'} must be as umbel wrote it. Got other settings:"
                          f" {error}.") from error
-    if network is None and about["name"] in MODELS:
-        return build(about["name"], shape, objective, **rest)
+    name = own or about["name"]
+    if network is None and (own or (name in MODELS and not plugins.parted(name))):
+        return build(name, shape, objective, **rest, tokens=about.get("tokens", False))
     if network is None or isinstance(network, str):
         return None
     return wrap(network, shape, objective, tokens=about.get("tokens", False), head=about["head"], name=about["name"],
