@@ -1,4 +1,4 @@
-"""`umbel run` and `umbel compare`: what can be typed. What is done then stands in `sessions`, which brings torch."""
+"""`umbel run`, `compare` and `vary`: what can be typed. What is done then stands in `sessions`, which brings torch."""
 
 from typing import Annotated
 
@@ -43,6 +43,7 @@ from umbel.cli.options import (
     Uplink,
     Workers,
     of_run,
+    of_training,
 )
 
 # Arguments are hidden from their panel and described in the text: typer 0.20 with click 8.5 loses their help.
@@ -90,8 +91,12 @@ def compare(
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
     eval_every: EvalEvery = None, average_last: AverageLast = None,
-    fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None, setting: Setting = None, out: Out = None,
-    quiet: Quiet = False,
+    fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None, setting: Setting = None,
+    tune: Annotated[list[str] | None, of_training(
+        metavar="NAME=VALUES", help="lr=0.01,0.1: each method takes its best value by validation rows.")] = None,
+    equal: Annotated[str | None, of_run(
+        help="Give all methods the same rounds (pre-training included), or the first one's steps or bytes.")] = None,
+    out: Out = None, quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same partitions, first weights, cohorts and batches; show them side by side.
 
@@ -106,3 +111,33 @@ def compare(
     from umbel.cli import sessions
 
     sessions.compare(**typed)
+
+
+@app.command()
+def vary(
+    method: Annotated[str, typer.Argument(hidden=True, autocompletion=complete.methods)],
+    over: Annotated[list[str] | None, of_training(
+        metavar="NAME=VALUES", help="lr=0.01,0.1: a setting, a choice of the run (clients, fraction, model ...) or"
+                                    " scenario.alpha, and its values; several times for all combinations.")] = None,
+    data: Data = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
+    test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
+    model: ModelName = None, normalise: Normalise = None, objective: Objective = None, rounds: Rounds = None,
+    fraction: Fraction = None, epochs: Epochs = None, batch: Batch = None, lr: Rate = None,
+    optimiser: Optimiser = None, schedule: Schedule = None, seed: Seed = None,
+    seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
+    engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
+    eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None,
+    keep: Keep = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
+) -> None:
+    """Run one method under all combinations of some settings; show what its score depends on.
+
+    METHOD is a name (`umbel list methods`), one of your own, FILE.py:NAME, or a file, recipe.toml.
+
+    An --out that holds runs of the same variation, finished or stopped, is continued.
+
+    Example: umbel vary flag --over beta=0,0.5,1 --over lr=0.01,0.1 --scenario rotation-4 --clients 12
+    """
+    typed = locals()
+    from umbel.cli import sessions
+
+    sessions.vary(**typed)

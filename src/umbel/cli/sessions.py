@@ -1,4 +1,4 @@
-"""What `umbel run` and `umbel compare` do."""
+"""What `umbel run`, `umbel compare` and `umbel vary` do."""
 
 import re
 import shlex
@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from umbel import plugins
-from umbel.cli.base import Stopped, console, cores, fail, say, undisturbed
+from umbel.cli.base import Stopped, complain, console, cores, fail, say, undisturbed
 from umbel.errors import UmbelError
 from umbel.runs import compare as comparison
-from umbel.runs import screen
+from umbel.runs import drawn, screen
+from umbel.runs import vary as variation
 from umbel.runs.experiment import Experiment
 from umbel.runs.recipe import read_toml
 from umbel.runs.sealed import Sealed
+from umbel.runs.series import Equal, Runs, sessions
 from umbel.runs.session import Session, allow, same_recipe
 
 
@@ -44,30 +46,63 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
     again += ["--trust"] if "plugins" in Sealed(session.folder.path).recipe() else []
+    if not quiet:
+        _say_drawn(session)
     _play(session, session.algorithm.name, quiet, f"Go on with: {shlex.join(again)}")
     _show(session.folder.path)
 
 
 def compare(*, methods: list[str], seeds: int, setting: list[str] | None, epochs: int | None, batch: int | None,
             lr: float | None, optimiser: str | None, schedule: str | None, data_dir: Path | None, workers: int | None,
-            out: Path | None, quiet: bool, **choices: Any) -> None:
+            out: Path | None, tune: list[str] | None, equal: str | None, quiet: bool, **choices: Any) -> None:
     """Run the methods, as far as they were not run, and show the table. `choices` are fields of an Experiment."""
     common = Experiment(**_typed(choices))
     settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
-    plan = comparison.experiments(methods, common, settings, seeds)
+    plan = comparison.planned(methods, common, settings, seeds, tune or [], equal or "")
     folder = out or _free_folder(f"compare-{_name(common, method=False)}")
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
-    width = max(map(len, methods))
-    for session in comparison.sessions(plan, folder, data_dir, workers or cores()):
-        _play(session, f"{session.algorithm.name:{width}} seed {session.fed.seed}", quiet, again)
+    _play_all(plan.runs, folder, data_dir, workers, quiet, again, plan.equal)
     lines = comparison.table(folder, plan)
     comparison.write(folder, lines)
-    resolved = plan[0].resolved()
-    data_name = [plugins.label(resolved.data)] if resolved.data else []
-    title = [*data_name, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"]
     console.print()
-    console.print(screen.compare_table(lines, ", ".join(title)))
+    console.print(screen.compare_table(lines, _title(common), equal or ""))
     say(f"Runs, compare.json and compare.csv: {folder}")
+
+
+def vary(*, method: str, over: list[str] | None, seeds: int, setting: list[str] | None, epochs: int | None,
+         batch: int | None, lr: float | None, optimiser: str | None, schedule: str | None, data_dir: Path | None,
+         workers: int | None, out: Path | None, quiet: bool, **choices: Any) -> None:
+    """Run the combinations, as far as they were not run, and show the table and the page."""
+    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
+    common = _experiment(method, _typed(choices), settings, trust=False)
+    plan = variation.planned(common, over or [], seeds)
+    folder = out or _free_folder(f"vary-{_name(common)}")
+    again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
+    _play_all(plan.runs, folder, data_dir, workers, quiet, again)
+    lines = variation.table(folder, plan)
+    variation.write(folder, lines)
+    console.print()
+    console.print(screen.vary_table(lines, f"{lines[0]['method']} on {_title(common)}"))
+    say(f"Runs, vary.json and vary.csv: {folder}. A page of them: umbel report {shlex.quote(str(folder))}")
+
+
+def _play_all(runs: Runs, folder: Path, data_dir: Path | None, workers: int | None, quiet: bool, again: str,
+              equal: Equal | None = None) -> None:
+    """The runs of a series that are still to do."""
+    width = max(map(len, runs))
+    told: set[str | None] = set()
+    for session in sessions(runs, folder, data_dir, workers or cores(), equal):
+        if not quiet and session.fed.provenance.partition_hash not in told:
+            told.add(session.fed.provenance.partition_hash)
+            _say_drawn(session)
+        _play(session, f"{session.folder.path.name:{width}}", quiet, again)
+
+
+def _title(experiment: Experiment) -> str:
+    """Data, scenario, clients and rounds."""
+    resolved = experiment.resolved()
+    data = [plugins.label(resolved.data)] if resolved.data else []
+    return ", ".join([*data, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"])
 
 
 def _typed(choices: dict[str, Any]) -> dict[str, Any]:
@@ -123,6 +158,14 @@ def _to_resume(experiment: Experiment | None, out: Path | None) -> Path:
     if not unfinished:
         raise UmbelError(f"There is no unfinished run named {name} under runs/ to resume: name its folder with --out.")
     return unfinished[-1]
+
+
+def _say_drawn(session: Session) -> None:
+    """What was drawn, before the first round; a warning where clients have too little of it."""
+    for sentence in drawn.said(session.fed):
+        say(sentence)
+    for sentence in drawn.warnings(session.fed, session.algorithm.local.batch):
+        complain(sentence, "[bold yellow]Warning:[/bold yellow] ")
 
 
 def _play(session: Session, name: str, quiet: bool, again: str) -> None:

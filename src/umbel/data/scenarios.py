@@ -51,6 +51,7 @@ class Scenario:
     brings_data: bool = False
 
 
+ROWS_EACH = 100  # training rows of a client on average, where nobody says how many clients there are
 MOST = 1_000_000  # upper limit of counts: far above any data set, and far below an overflow
 _LABELS = Parameter(0.2, 0, 1, "share of all labels that a client holds (rho)")
 _PER_LABEL = {"per_label": Parameter(100, 2, MOST, "rows of each label; fewer where the set is too small")}
@@ -186,13 +187,24 @@ def _checked(name: str, key: str, value: float) -> float:
     return value
 
 
+def usual_clients(first: Scenario, rows: int) -> int:
+    """How many clients a scenario has by default on so many training rows.
+
+    What is dealt out by label leaves `ROWS_EACH` to each on average: fewer would leave a few rows of each label.
+    """
+    if not first.by_label or rows >= first.clients * ROWS_EACH:
+        return first.clients
+    most = max(1, rows // ROWS_EACH)
+    return max(4, most // 4 * 4, int(first.parameters["groups"].default) if "groups" in first.parameters else 0)
+
+
 def draw(
     scenario: str, dataset: Dataset, *, clients: int | None = None, seed: int = 0, test_mode: str | None = None
 ) -> Plan:
     """Deal the rows of a data set out to clients. The same arguments give the same plan on every machine."""
     parts = parse(scenario)
     first = SCENARIOS[parts[0][0]]
-    count = first.clients if clients is None else clients
+    count = usual_clients(first, len(dataset.y_train)) if clients is None else clients
     mode = first.test_mode if test_mode is None else test_mode
     if first.brings_data and dataset.name != parts[0][0]:
         raise UmbelError(f"{parts[0][0]} brings its own data sets; leave out --data. Got '{dataset.name}'.")

@@ -162,7 +162,7 @@ class LocalClients:
             done = task.function(net, self.client(i, rows, 0, memory, with_rows=True), **inputs, **options)
             return released(net, task, done, options, uplinks)
         if isinstance(task, Rows):
-            trained = work._replace(rows="train")
+            trained = work._replace(rows=behind(work.rows))
             for name in options.get("become", ()):
                 become = TASKS[name]
                 chosen = options if isinstance(become, Loop) else {}
@@ -196,6 +196,14 @@ class LocalEngine(Federation):
         super().arrive(round)
         self.online = torch.from_numpy(self.clients.population.present(round))
 
+    def steps_of(self, call: Call) -> int:
+        """By the number of each client's rows."""
+        if not isinstance(call.task, Loop):
+            return 0
+        work = call.work
+        rows = [len(self.clients.rows(i, work.rows, call.now)) for i in call.cohort.ids.tolist()]
+        return sum(work.steps or work.epochs * -(-size // (work.batch or size)) for size in rows if size)
+
     def memory(self) -> tuple[Tree, dict[str, int]]:
         """The last page of every client."""
         return self.clients.diary.newest()
@@ -208,6 +216,11 @@ class LocalEngine(Federation):
         """One client after another, each on its own."""
         for position in range(len(call.cohort.ids)):
             yield self.clients.answer(self.net, call, position)
+
+
+def behind(rows: str) -> str:
+    """The rows that a model is fine-tuned on before it is scored on these: never those themselves."""
+    return "fit" if rows == "validation" else "train"
 
 
 def values(net: Model, task: Rows, inputs: Tree, x: Tensor, y: Tensor) -> Tree:

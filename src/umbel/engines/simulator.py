@@ -15,7 +15,7 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import IntArray, Population
 from umbel.engines.crew import Crew, can_leave_home
-from umbel.engines.local import LocalEngine, side_by_side, values
+from umbel.engines.local import LocalEngine, behind, side_by_side, values
 from umbel.engines.steps import LONG, Recorded, Step, Steps, kind
 from umbel.errors import UmbelError
 from umbel.federation.door import Answered, Call, Silent, one_thread
@@ -78,8 +78,7 @@ class Simulator(LocalEngine):
             return False
         rows = [len(self.clients.rows(i, call.work.rows, call.now)) for i in call.cohort.ids.tolist()]
         batch = call.work.batch or max(rows, default=1)
-        steps = sum(call.work.steps or call.work.epochs * -(-size // batch) for size in rows)
-        return steps * (STEP + FLOP * 6 * self.net.parameters * batch) > WORTH
+        return self.steps_of(call) * (STEP + FLOP * 6 * self.net.parameters * batch) > WORTH
 
     # Training ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +226,7 @@ class Simulator(LocalEngine):
     def _become(self, call: Call) -> Iterator[tuple[list[int], Tree]]:
         """Let clients turn the model they were sent into the one that they use, chunk by chunk."""
         first, *rest = (TASKS[name] for name in call.options["become"])
-        work = call.work._replace(rows="train")
+        work = call.work._replace(rows=behind(call.work.rows))
         options = {name: value for name, value in call.options.items() if name != "become"}
         start = call._replace(task=first, work=work, options=options if isinstance(first, Loop) else {},
                               uplinks=())  # these models never travel

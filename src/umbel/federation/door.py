@@ -117,6 +117,7 @@ class Federation(ABC):
         self.lost: dict[str, str] = {}  # whose answers were lost, and why, since the round began
         self.provenance = Provenance()  # where it comes from; set by whoever builds it
         self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
+        self.steps = 0  # batches that clients trained on, as far as that is known; scoring is left out
         self.workers = 1  # processes that an engine may share the work with
         self.uplinks: tuple[Uplink, ...] = ()  # what every answer passes on its way out of a client
         self._watch: Watch = lambda phase, done, asked: None
@@ -138,6 +139,10 @@ class Federation(ABC):
     @abstractmethod
     def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
         """Give clients back what `memory` returned."""
+
+    def steps_of(self, call: Call) -> int:
+        """Batches that clients train on in a call; sites of a real federation do not say."""
+        return 0
 
     def close(self) -> None:  # noqa: B027 (most engines hold nothing)
         """Let go of what an engine holds outside this process."""
@@ -216,6 +221,7 @@ class Federation(ABC):
                 done += len(chunk.positions)
             self._watch(cohort.phase, done, len(cohort.ids))
         self.seconds[cohort.phase] += time.perf_counter() - started
+        self.steps += self.steps_of(call)
         self.lost |= lost
         if not bool(heard.any()):
             raise NobodyAnswered(lost)

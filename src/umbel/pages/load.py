@@ -97,14 +97,17 @@ class Run:
 
 
 def expand(path: Path) -> list[Path]:
-    """A run folder is itself; a comparison's folder is the runs in it."""
+    """A run folder is itself; a comparison's folder is the runs in it, of tuned methods those that were chosen."""
     if (path / "recipe.toml").exists() or not path.is_dir():
         return [path]
     inside = sorted(child.parent for child in path.glob("*/recipe.toml"))
     for child in inside:
         refuse_linked_folder(child)
     if there(path / "compare.json"):  # in the order of the comparison
-        methods = [row["method"] for row in compared_of(read_json(path / "compare.json"), path / "compare.json")]
+        rows = compared_of(read_json(path / "compare.json"), path / "compare.json")
+        shown = {name for row in rows for name in row.get("runs", ())}
+        inside = [child for child in inside if child.name in shown or not shown]
+        methods = [row["method"] for row in rows]
         places = {method: k for k, method in reversed(list(enumerate(methods)))}
         inside.sort(key=lambda child: places.get(child.name.rpartition("-s")[0], len(places)))
     return inside or [path]

@@ -22,7 +22,7 @@ def typed(kind: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in settable(kind):
             raise unknown(f"setting of {kind.name} named", name, settable(kind))
-    return {name: _parse(value, alternatives(hints[name])) for name, value in given.items()}
+    return {name: parsed(value, alternatives(hints[name])) for name, value in given.items()}
 
 
 def settings_of(algorithm: Algorithm) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def common_settings() -> list[str]:
     return [each.name for part in (ServerSettings, Local) for each in fields(part)]
 
 
-def _parse(value: Any, allowed: tuple[Any, ...]) -> Any:
+def parsed(value: Any, allowed: tuple[Any, ...]) -> Any:
     """A text from the command line as what the field wants; what is not one stays, and the field's check says so."""
     if not isinstance(value, str):
         return value

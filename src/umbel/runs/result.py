@@ -29,7 +29,7 @@ from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import settings_of
-from umbel.runs.run import Stopwatch, best_of, three_scores
+from umbel.runs.run import Stopwatch, best_of, by_validation, three_scores
 from umbel.runs.schema import SCHEMA
 from umbel.tree import Params, Tree
 
@@ -251,6 +251,9 @@ def _tested_late(algorithm: Algorithm, fed: Federation, state: State, record: di
     if not record.get("score"):
         clients = evaluate.current_of(final, algorithm)
         late["score"] = evaluate.summary(clients, fed.net.objective) if clients is not None else {}
+    if not record.get("validation") and algorithm.local.rows == "fit":
+        chosen_by = by_validation(algorithm, fed, state, record["round"], options)
+        late["validation"] = evaluate.summary(chosen_by, fed.net.objective)
     return {**record, **late}
 
 
@@ -287,10 +290,13 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "metric": fed.net.objective.metric._asdict(),
         "score": _scores(algorithm, fed.net.objective, state, records, options),
         "bytes": ledger.summary(ledger.merge(record["bytes"] for record in records)),
+        "steps": sum(record.get("steps", 0) for record in records),
         "seconds": _seconds(records),
         "lost": dict(Counter(reason for record in records for reason in record["lost"].values())),
         "versions": versions(),
     }
+    if records[-1].get("validation"):
+        info["validation"] = records[-1]["validation"]["value"]
     if options.keep == "best":
         best = best_of(records) or records[-1]  # nobody has validation rows: the last
         info["kept"] = {"round": best["round"], "validation": (best.get("validation") or {}).get("value")}

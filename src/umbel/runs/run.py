@@ -123,10 +123,20 @@ def _scores(algorithm: Algorithm, fed: Federation, state: State, index: int, opt
         if clients is None:
             clients = evaluate.current(fed, algorithm, state, index + 1)
         scores["score"] = evaluate.summary(clients, fed.net.objective)
-        if options.keep == "best":
-            chosen_by = evaluate.current(fed, algorithm, state, index + 1, rows="validation")
+        if options.keep == "best" or (last and algorithm.local.rows == "fit"):
+            chosen_by = by_validation(algorithm, fed, state, index, options)
             scores["validation"] = evaluate.summary(chosen_by, fed.net.objective)
     return scores
+
+
+def by_validation(algorithm: Algorithm, fed: Federation, state: State, index: int,
+                   options: RunOptions) -> evaluate.Scores:
+    """The score that the method is judged by, on rows that its training left out."""
+    if algorithm.headline != "fine_tuned":
+        return evaluate.current(fed, algorithm, state, index + 1, rows="validation")
+    epochs = algorithm.local.epochs if options.fine_tune is None else options.fine_tune
+    become = (*algorithm.uses(fed.net), "fine_tune")
+    return evaluate.scores(fed, algorithm, state, index + 1, become, epochs, rows="validation")
 
 
 def three_scores(algorithm: Algorithm, fed: Federation, state: State, index: int, options: RunOptions,
@@ -212,6 +222,7 @@ class Stopwatch:
     def __enter__(self) -> "Stopwatch":
         self.fed.seconds.clear()
         self.fed.lost.clear()
+        self.fed.steps = 0
         self.fed.ledger.drain()
         self.started = time.perf_counter()
         return self
@@ -237,6 +248,7 @@ def _record(index: int, fed: Federation, state: State, watch: Stopwatch) -> dict
         "ari": _ari(index, fed, state),
         "trained": [i for i, name in enumerate(fed.names) if name in trained],
         "bytes": ledger.totals(lines),
+        "steps": fed.steps,
         "seconds": watch.seconds,
         "lost": dict(fed.lost),
     }

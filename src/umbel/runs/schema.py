@@ -75,7 +75,7 @@ RECORD = Table({
     "ari": if_there(AGREEMENT), "moved": if_there(COUNT), "metric": METRIC,
     "score": if_there(Table(SUMMARY), empty=True),
     "validation": if_there(Table(SUMMARY), empty=True),  # empty where no rows define the metric
-    "bytes": ByName(ByName(ByName(BYTES), OneOf(("down", "up")))),
+    "bytes": ByName(ByName(ByName(BYTES), OneOf(("down", "up")))), "steps": if_there(COUNT),
     "seconds": Table({"wall": SECONDS}, SECONDS), "lost": ByName(TEXT),
     "waiting": if_there(ByName(ListOf(Whole(0, 2**40), 2, 2))), "lost_in_a_row": if_there(COUNT),
     "final": if_there(Table({start: or_null(FINAL) for start in STARTS})), "options": if_there(OPTIONS),
@@ -87,6 +87,7 @@ RESULT = Table({
     "partition_hash": or_null(NAME), "test_mode": or_null(NAME),
     "model": Table({"name": NAME, "parameters": COUNT, "head": TEXT}), "seed": COUNT, "clients": Whole(1, 2**31),
     "rounds": Table({"pretrain": ROUND, "after": ROUND, "asked": if_there(ROUND)}),
+    "steps": if_there(COUNT), "validation": if_there(or_null(NUMBER)),
     "kept": if_there(Table({"round": ROUND, "validation": or_null(NUMBER)})), "fraction": Number(0, 1),
     "uplink": if_there(TEXT), "engine": or_null(NAME), "device": NAME, "precision": NAME, "workers": if_there(COUNT),
     "headline": OneOf(STARTS),
@@ -139,7 +140,7 @@ MODEL = Table({
 
 ROSTER = Table({"run": NAME, "fingerprint": NAME, "names": ListOf(NAME)})  # roster.json, of a run on sites
 
-COMPARED = ListOf(Table({"method": NAME}))  # compare.json, as far as it is read
+COMPARED = ListOf(Table({"method": NAME, "runs": if_there(ListOf(NAME))}))  # compare.json, as far as it is read
 
 # Reading
 

@@ -139,24 +139,23 @@ def _others(info: Mapping[str, Any]) -> list[str]:
     return [f"Over all test rows together: {', '.join(said)}."] if len(said) > 1 else []
 
 
-def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
-    """Several methods side by side."""
+def compare_table(lines: Sequence[Mapping[str, Any]], title: str, equal: str = "") -> Group:
+    """Several methods side by side; `equal` is what they were given alike."""
     several = lines[0]["seeds"] > 1
     over = f"over {lines[0]['seeds']} seeds" if several else "over clients (one seed)"
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
                   header_style="bold")
     table.add_column("method", no_wrap=True)
     metric = Metric.of(lines[0]["metric"])
-    for column in (escape(metric.name), "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "k", "ARI",
-                   "sent", "time\n(s)"):
+    for column in (escape(metric.name), "cluster\nmodel", "fine-\ntuned", "last\nlocal", "worst\ntenth", "rnds", "k",
+                   "ARI", "sent", "time\n(s)"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines:
         spread = line["score_std_over_seeds"] if several else line["score_std_over_clients"]
-        counts = sorted(set(line["clusters"]))
         table.add_row(
             escape(line["method"]), f"[bold]{metric.shown(line['score'])}{metric.spread(spread)}",
             *(metric.shown(line[start], 1) for start in WORDS),
-            metric.shown(line["worst_decile"], 1), f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}–{counts[-1]}",
+            metric.shown(line["worst_decile"], 1), _span(line["rounds"]), _span(line["clusters"]),
             "–" if line["ari"] is None else f"{line['ari']:.2f}", size(line["bytes_down"] + line["bytes_up"]),
             f"{line['seconds']:.1f}" if line["seconds"] < 100 else f"{line['seconds']:.0f}",
         )
@@ -164,8 +163,72 @@ def compare_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
         f"{metric.caption}, {'over all rows together' if metric.pooled else 'mean over clients'};"
         f" ± standard deviation {over}.\n"
         "The first is the one of the next three that the method is judged by.\n"
-        "k: clusters. ARI: agreement with the true groups, 1 is perfect.",
-    ))
+        "rnds: rounds in all, those before clusters are formed too. k: clusters. ARI: agreement with the true groups,"
+        " 1 is perfect.",
+    ), *map(_note, [*_early(lines), *_tuned(lines), *_alike(lines, equal)]))
+
+
+def vary_table(lines: Sequence[Mapping[str, Any]], title: str) -> Group:
+    """One method under several settings."""
+    several = lines[0]["seeds"] > 1
+    metric = Metric.of(lines[0]["metric"])
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0),
+                  header_style="bold")
+    for name in lines[0]["settings"]:
+        table.add_column(escape(name), justify="right")
+    for column in (escape(metric.name), "worst tenth", "rnds", "k", "ARI", "sent"):
+        table.add_column(column, justify="right", no_wrap=True)
+    known = [line["score"] for line in lines if line["score"] is not None]
+    best = (max if metric.higher_is_better else min)(known, default=None)
+    for line in lines:
+        spread = line["score_std_over_seeds"] if several else line["score_std_over_clients"]
+        mark = "[bold]" if line["score"] == best else ""
+        table.add_row(
+            *(escape(f"{value}") for value in line["settings"].values()),
+            f"{mark}{metric.shown(line['score'])}{metric.spread(spread)}", metric.shown(line["worst_decile"], 1),
+            _span(line["rounds"]), _span(line["clusters"]), "–" if line["ari"] is None else f"{line['ari']:.2f}",
+            size(line["bytes_down"] + line["bytes_up"]))
+    over = f"over {lines[0]['seeds']} seeds" if several else "over clients (one seed)"
+    return Group(table, _note(f"{metric.caption}; ± standard deviation {over}. The best is chosen by test rows: it says"
+                              " what the score depends on, and is no result of the method."))
+
+
+def _span(counts: Sequence[int]) -> str:
+    """A number, or a range over seeds."""
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
+
+
+def _early(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Who trained before its clusters were formed, where not all did so alike."""
+    early = [f"{line['method']} {line['pretrain']}" for line in lines if line["pretrain"]]
+    return [f"Of the rounds, before clusters were formed: {', '.join(early)}."] if early else []
+
+
+def _tuned(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was tried and chosen for each method."""
+    said = []
+    for line in (line for line in lines if "tuned" in line):
+        metric, tuned = Metric.of(line["metric"]), line["tuned"]
+        each = [f"{_words(one['settings'])} {metric.shown(one['validation'])}" for one in tuned["tried"]]
+        said.append(f"{line['method']}: {_words(tuned['chosen'])}, by validation score ({'; '.join(each)}).")
+    first = "Tuned: all train on nine tenths of their training rows; the rest are for validation."
+    return [first, *said] if said else []
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "as it is"
+
+
+def _alike(lines: Sequence[Mapping[str, Any]], equal: str) -> list[str]:
+    """What was given alike, and what whole rounds made of it."""
+    if not equal:
+        return []
+    reached = [{"rounds": _span(line["rounds"]), "steps": f"{line['steps'] or 0:,.0f}",
+                "bytes": size(line["bytes_down"] + line["bytes_up"])}[equal] for line in lines]
+    each = ", ".join(f"{line['method']} {much}" for line, much in zip(lines, reached, strict=True))
+    near = "as near as whole rounds, ten times --rounds at most, allow"
+    whose = "" if equal == "rounds" else f", as {lines[0]['method']}, {near}"
+    return [f"All were given the same {equal}{whose}: {each}."]
 
 
 def size(amount: float) -> str:

@@ -39,6 +39,7 @@ class Session:
     options: RunOptions
     folder: RunFolder
     saved: Saved | None = None
+    enough: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None  # whether the rounds so far are, by their lines
 
     @classmethod
     def begin(cls, fed: Federation, algorithm: Algorithm, options: RunOptions, out: Path) -> "Session":
@@ -126,6 +127,8 @@ class Session:
         records = list(self.saved.records) if self.saved else []
         best = self.saved.best if self.saved else None
         best_record = best_of(records) if self.options.keep == "best" else None
+        if self.enough is not None and records and self.enough(records):
+            return
         for done in rounds(self.algorithm, self.fed, saved=self.saved, **asdict(self.options)):
             is_best = self.options.keep == "best" and better(done.record, best_record)
             best, best_record = (done.state, done.record) if is_best else (best, best_record)
@@ -134,6 +137,8 @@ class Session:
             records.append(done.record)
             self.saved = Saved(done.index, done.state, {}, {}, records, best)
             yield done
+            if self.enough is not None and self.enough(records):
+                return
 
     def finish(self) -> Result:
         """Write the result from what the folder holds, and let go of it."""
