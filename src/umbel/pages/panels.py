@@ -35,7 +35,14 @@ def compared(drawings: Drawings, entrants: Sequence[Entrant]) -> list[FigureBox]
     metric = entrants[0].runs[0].metric
     score = f"Mean over clients of the {metric.name} on their own test rows"
     score = f"{metric.title} over all clients' test rows together" if metric.pooled else score
+    lines = [box for setting in views.varied(entrants) for box in drawings.figure(
+        f"{metric.title} against {setting.name}", plots.against(setting, metric),
+        "A line for each combination of the other settings; bars span the seeds. Chosen by these scores a setting is"
+        " chosen by test rows.")]
+    if len(lines) % 2:
+        lines[-1] = lines[-1]._replace(wide=True)
     return [
+        *lines,
         *drawings.figure(f"{metric.title} against rounds", plots.scores(entrants, "rounds"),
                          f"{score}, as training goes on.{notes}"),
         *drawings.figure(f"{metric.title} against bytes", plots.scores(entrants, "megabytes"),

@@ -106,6 +106,27 @@ def spread(entrants: Sequence[Entrant]) -> Figure | None:
     return figure if data else None
 
 
+def against(setting: views.Varied, metric: Metric) -> Figure:
+    """The score at each value of a setting, a line for each combination of the others; bars span the seeds."""
+    data: list[Part] = []
+    for k, (others, line) in enumerate(setting.lines.items()):
+        there = [value for value in setting.values if line.get(value)]
+        means = [sum(line[value]) / len(line[value]) for value in there]
+        up = [max(line[value]) - mean for value, mean in zip(there, means, strict=True)]
+        down = [mean - min(line[value]) for value, mean in zip(there, means, strict=True)]
+        bars = {"error_y": {"type": "data", "symmetric": False, "array": drawn(up, metric), "width": 4,
+                            "arrayminus": drawn(down, metric), "thickness": 1}} if any(up) else {}
+        data.append({
+            "x": [plotly_text(value) for value in there], "y": drawn(means, metric), "mode": "lines+markers",
+            "name": plotly_text(others), "line": {"color": colour(k), "width": 2, "dash": DASHES[k % len(DASHES)]},
+            "marker": {"color": colour(k), "size": 7, "symbol": symbol(k)}, **bars,
+            "hovertemplate": f"{plotly_text(setting.name)} %{{x}}<br>{hovered('y', metric, 2)}<extra></extra>",
+        })
+    ticks = {"title": plotly_text(setting.name), "type": "category", "categoryorder": "array",
+             "categoryarray": [plotly_text(value) for value in setting.values]}
+    return _figure(data, ticks, _axis(metric), 320, showlegend=len(setting.lines) > 1)
+
+
 # One run
 
 

@@ -12,7 +12,7 @@ from umbel.runs.evaluate import STARTS
 from umbel.runs.result import where
 
 OF_SCORES = ("worst tenth", "cluster's model", "fine-tuned", "last local")
-OF_REST = ("clusters", "ARI", "sent", "seconds")
+OF_REST = ("rounds", "clusters", "ARI", "sent", "seconds")
 NOTE = ("{} on clients' own test rows{}. The first is the one of the next three (after the worst tenth of"
         " clients) that the method is judged by. ARI: agreement with the true groups, 1 is perfect, 0 is chance.")
 
@@ -146,6 +146,7 @@ def _row(name: str, runs: Sequence[Run], spread: str) -> list[TableCell]:
         TableCell(name), TableCell(None) if score is None else TableCell(f"{metric.shown(score)}{spread}", score),
         scored(_worst(runs), metric),
         *(scored(_mean((run.info["score"][start] or {}).get("value") for run in runs), metric) for start in STARTS),
+        TableCell(_span(_rounds(run) for run in runs), mean(map(_rounds, runs))),
         TableCell(_count(runs), mean(run.info["clusters"]["count"] for run in runs)), number(_ari(runs)),
         TableCell(_bytes(sent), sent), number(mean(run.info["seconds"]["total"] for run in runs), 1),
     ]
@@ -180,8 +181,18 @@ def _ari(runs: Sequence[Run]) -> float | None:
 
 def _count(runs: Sequence[Run]) -> str:
     """How many clusters: a number, or a range over seeds."""
-    counts = sorted(run.info["clusters"]["count"] for run in runs)
-    return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]}–{counts[-1]}"
+    return _span(run.info["clusters"]["count"] for run in runs)
+
+
+def _rounds(run: Run) -> int:
+    """In all: those before its clusters are formed count."""
+    return int(run.info["rounds"]["pretrain"] + run.info["rounds"]["after"])
+
+
+def _span(counts: Iterable[int]) -> str:
+    """A number, or a range over seeds."""
+    known = sorted(counts)
+    return f"{known[0]}" if known[0] == known[-1] else f"{known[0]}–{known[-1]}"
 
 
 def _sent(run: Run) -> float:

@@ -64,6 +64,43 @@ def run_names(entrants: Sequence[Entrant]) -> dict[int, str]:
     return names
 
 
+# Settings
+
+
+class Varied(NamedTuple):
+    """One setting that differs between the entrants: a line for each combination of the others' values."""
+
+    name: str
+    values: list[str]  # in ascending order where they are numbers
+    lines: dict[str, dict[str, list[float]]]  # the others' values in words -> value -> scores of the seeds
+
+
+def varied(entrants: Sequence[Entrant]) -> list[Varied]:
+    """Settings with which runs of one method differ, each with what was reached at its values."""
+    each = [_settings(entrant.runs[0]) for entrant in entrants]
+    if len({own["method"] for own in each}) > 1:
+        return []
+    names = [name for name in each[0] if len({own.get(name) for own in each}) > 1]
+    found = []
+    for name in names:
+        lines: dict[str, dict[str, list[float]]] = {}
+        for own, entrant in zip(each, entrants, strict=True):
+            others = ", ".join(f"{other} {own.get(other)}" for other in names if other != name)
+            scores = [run.score for run in entrant.runs if run.score is not None]
+            lines.setdefault(others, {}).setdefault(str(own.get(name)), []).extend(scores)
+        if any(len(line) > 1 for line in lines.values()):  # else another setting changes whenever this one does
+            values = dict.fromkeys(str(own.get(name)) for own in each)
+            found.append(Varied(name, sorted(values, key=_by_number), lines))
+    return found
+
+
+def _by_number(text: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(text), text
+    except ValueError:
+        return True, 0.0, text
+
+
 # Scores
 
 

@@ -145,7 +145,7 @@ class Experiment:
         return replace(
             self,
             data=data,
-            clients=self.clients or self._usual_clients(),
+            clients=self.clients or self._usual_clients(data),
             test_mode=self.test_mode or first.test_mode,
             model=model,
             normalise=not own and (model != "mlp" or not images) if self.normalise is None else self.normalise,
@@ -155,10 +155,10 @@ class Experiment:
             plugins=plugins.digests(getattr(self, name) for name in plugins.NAMED_IN),
         )
 
-    def _usual_clients(self) -> int:
-        """The scenario's own number, or fewer where the data set is small; of a partition that is loaded, its own."""
-        first, source = self._first_scenario, self.source
-        return first.clients if source is None or self.partition else scenarios.usual_clients(first, source.train)
+    def _usual_clients(self, data: str | None) -> int:
+        """The scenario's own number, or fewer where the data set is small."""
+        first = self._first_scenario
+        return first.clients if data is None else scenarios.usual_clients(first, sources.source_of(data).train)
 
     @property
     def source(self) -> Source | None:
