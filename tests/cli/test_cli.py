@@ -200,7 +200,7 @@ def test_answers_that_are_not_finite_end_the_run_in_a_sentence(umbel: Umbel) -> 
 def test_a_run_of_clients_that_train_alone_fails_like_any_other(umbel: Umbel, rounds: int) -> None:
     """A model of NaN was 9.9 % right: argmax of NaN is class 0."""
     code, out, err = umbel("run", "solo", *SMALL, "--rounds", rounds, "--lr", 1e30)
-    assert (code, out.count("\n"), err.count("\n")) == (2, rounds - 1, 1), out
+    assert (code, out.count("  round "), err.count("\n")) == (2, rounds - 1, 1), out
     assert "none of 4 clients gave a usable answer (not finite). The usual cause is a learning rate" in err
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from umbel.data.partition import first_seen
 from umbel.data.plans import Plan, load_plan, realise, save_plan
-from umbel.data.scenarios import SCENARIOS, draw, mix4, parse
+from umbel.data.scenarios import SCENARIOS, draw, mix4, parse, usual_clients
 from umbel.data.sources import Dataset, open_dataset
 from umbel.data.testsets import TEST_MODES
 from umbel.errors import UmbelError
@@ -391,8 +391,17 @@ def test_digits_can_be_drawn() -> None:
     assert 2 <= plan.facts["per_label"] < 100
     assert plan.facts["data"] == "digits"
     assert realise(plan, digits).pool.x.shape[1:] == (1, 8, 8)
-    for name in ("iid", "flag-20", "label-skew-20", "quantity-4"):
-        assert len(draw(name, digits).train) == SCENARIOS[name.removesuffix("-20")].clients
+    assert [len(draw(name, digits).train) for name in ("iid", "flag-20", "label-skew-20", "quantity-4")] == [
+        20, 12, 12, 12]  # of 1,438 rows, dealt out by label but for the first: a hundred a client or more
+
+
+@pytest.mark.parametrize(("name", "rows", "clients"), [
+    ("rotation-4", 1438, 12), ("rotation-4", 4800, 48), ("rotation-4", 4799, 44), ("rotation-4", 90, 4),
+    ("flag", 600, 10), ("flag", 60_000, 100), ("iid", 90, 20), ("mix-4", 100, 100),
+])
+def test_a_small_set_has_fewer_clients_unless_one_says_how_many(name: str, rows: int, clients: int) -> None:
+    """A hundred training rows each where rows are dealt out by label, in fours; every group has a client."""
+    assert usual_clients(SCENARIOS[name], rows) == clients
 
 
 # mix-4

@@ -112,6 +112,7 @@ def old(folder: Path) -> Path:
 
 EXPERIMENT = Experiment(method="pacfl", data="digits", scenario="rotation-4", clients=4, rounds=2, device="cpu",
                         settings={"epochs": 1})
+PLAN = compare.planned(["pacfl"], EXPERIMENT, {"epochs": 1}, 1)
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +120,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison's folder with one finished run, and its twin in version 1."""
     out = tmp_path_factory.mktemp("runs")
     for where in ("new", "old"):
-        session = Session.start(EXPERIMENT, compare.folder_of(out / where, EXPERIMENT))
+        session = Session.start(EXPERIMENT, out / where / "pacfl-s0")
         list(session.rounds())
         session.finish()
-    old(compare.folder_of(out / "old", EXPERIMENT))
+    old(out / "old" / "pacfl-s0")
     return out
 
 
 def test_an_old_folder_is_read_everywhere(runs: Path, tmp_path: Path, umbel: Umbel) -> None:
     """load, report, admit, compare and the command line say the same of it as of a new one."""
-    new, was = (compare.folder_of(runs / where, EXPERIMENT) for where in ("new", "old"))
+    new, was = (runs / where / "pacfl-s0" for where in ("new", "old"))
     now, then = u.load(new), u.load(was)
     assert (then.score, then.accuracy, then.metric) == (now.score, now.score, ACCURACY)
     assert then.curve == now.curve
@@ -137,8 +138,8 @@ def test_an_old_folder_is_read_everywhere(runs: Path, tmp_path: Path, umbel: Umb
         mine, theirs = then.info["score"][start], now.info["score"][start]
         assert mine.pop("pooled") == pytest.approx(theirs.pop("pooled"))
         assert mine == theirs
-    assert {**compare.table(runs / "old", [EXPERIMENT])[0], "seconds": 0} == {
-        **compare.table(runs / "new", [EXPERIMENT])[0], "seconds": 0}
+    assert {**compare.table(runs / "old", PLAN)[0], "seconds": 0} == {
+        **compare.table(runs / "new", PLAN)[0], "seconds": 0}
     assert "Accuracy against rounds" in u.report(was, tmp_path / "page.html").read_text()
     rng = np.random.default_rng(0)
     rows = (rng.integers(0, 255, (20, 1, 8, 8)).astype(np.uint8), np.arange(20) % 10) * 2

@@ -89,13 +89,13 @@ def vary(*, method: str, over: list[str] | None, seeds: int, setting: list[str] 
 def _play_all(runs: Runs, folder: Path, data_dir: Path | None, workers: int | None, quiet: bool, again: str,
               equal: Equal | None = None) -> None:
     """The runs of a series that are still to do."""
-    width = max(map(len, runs))
+    width = max(len(name.rpartition("-s")[0]) for name in runs)
     told: set[str | None] = set()
     for session in sessions(runs, folder, data_dir, workers or cores(), equal):
         if not quiet and session.fed.provenance.partition_hash not in told:
             told.add(session.fed.provenance.partition_hash)
             _say_drawn(session)
-        _play(session, f"{session.folder.path.name:{width}}", quiet, again)
+        _play(session, f"{session.folder.path.name.rpartition('-s')[0]:{width}} seed {session.fed.seed}", quiet, again)
 
 
 def _title(experiment: Experiment) -> str:

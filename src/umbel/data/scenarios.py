@@ -192,7 +192,7 @@ def usual_clients(first: Scenario, rows: int) -> int:
 
     What is dealt out by label leaves `ROWS_EACH` to each on average: fewer would leave a few rows of each label.
     """
-    if not first.by_label or rows >= first.clients * ROWS_EACH:
+    if first.brings_data or not first.by_label or rows >= first.clients * ROWS_EACH:
         return first.clients
     most = max(1, rows // ROWS_EACH)
     return max(4, most // 4 * 4, int(first.parameters["groups"].default) if "groups" in first.parameters else 0)

@@ -20,7 +20,8 @@ def said(fed: Federation) -> list[str]:
         parts.append(f"{_span(rows)} training rows each (median {median(rows):g})")
         kinds = "labels" if fed.net.objective.classes else "bins of the target"
         parts.append(f"{_span([sum(map(bool, counts)) for counts in about.label_counts or ()])} {kinds}")
-    parts += [f"{len(set(about.truth))} true groups"] if about.truth else []
+    groups = len(set(about.truth or ()))
+    parts += [f"{groups} true groups"] if groups > 1 else []
     return [f"Drawn: {', '.join(parts)}.", *_bent(facts, len(fed.names))]
 
 
