@@ -104,7 +104,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "load": u.load,
     "report": lambda path: u.report(path, path.parent / "page.html"),
     "admit": lambda path: u.admit(path, ROWS),
-    "compare": lambda path: compare.table(path.parent, [EXPERIMENT]),
+    "compare": lambda path: compare.table(path.parent, compare.Plan({path.name: EXPERIMENT}, {path.name: {}})),
     "tables": lambda path: Finished(path, {}).info,
     "resume": u.resume,
 }
