@@ -7,6 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from terminal import SMALL, Umbel
 
 import umbel
 
@@ -73,3 +74,13 @@ def test_your_method_finds_the_groups(capsys):
     grown = umbel.run(example.ByClasses(local=example.LOCAL), fed, rounds=4, fine_tune=0)
     assert [(done["clusters"], done["unplaced"]) for done in grown.records] == [(4, 5), (4, 5), (4, 5), (5, 0), (5, 0)]
     assert grown.labels.tolist() == list(fed.provenance.truth)
+
+
+def test_own_method_runs_by_file_name(umbel: Umbel, tmp_path: Path) -> None:
+    """As its first lines say: a run with the method and the network, and one that goes on with it."""
+    file = EXAMPLES / "own_method.py"
+    words = ("run", f"{file}:Halves", "--model", f"{file}:net", *SMALL, "--set", "every=1", "-q", "--out", "a")
+    said = umbel(*words)
+    assert (said.code, said.err) == (0, "")
+    assert "halves on digits, iid, 4 clients" in said.out
+    assert umbel("run", "--resume", "--out", "a", "--rounds", 3, "-q", "--trust").code == 0

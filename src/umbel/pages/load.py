@@ -103,13 +103,15 @@ def expand(path: Path) -> list[Path]:
     inside = sorted(child.parent for child in path.glob("*/recipe.toml"))
     for child in inside:
         refuse_linked_folder(child)
-    if there(path / "compare.json"):  # in the order of the comparison
-        rows = compared_of(read_json(path / "compare.json"), path / "compare.json")
-        shown = {name for row in rows for name in row.get("runs", ())}
-        inside = [child for child in inside if child.name in shown or not shown]
-        methods = [row["method"] for row in rows]
-        places = {method: k for k, method in reversed(list(enumerate(methods)))}
-        inside.sort(key=lambda child: places.get(child.name.rpartition("-s")[0], len(places)))
+    for file in (path / "compare.json", path / "vary.json"):
+        if there(file):  # in its order; of tuned methods those that were chosen
+            rows = compared_of(read_json(file), file)
+            shown = [name for row in rows for name in row.get("runs", ())]
+            methods = [row["method"] for row in rows]  # of a comparison that does not name its runs
+            places = {name: k for k, name in reversed(list(enumerate(shown or methods)))}
+            inside = [child for child in inside if child.name in places or not shown]
+            names = {child: child.name if shown else child.name.rpartition("-s")[0] for child in inside}
+            inside.sort(key=lambda child, names=names, places=places: places.get(names[child], len(places)))
     return inside or [path]
 
 
