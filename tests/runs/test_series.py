@@ -166,6 +166,13 @@ def test_combinations_go_through_all_values() -> None:
         series.combinations([f"a={many}", f"b={many}"], "--over")
 
 
+def test_a_number_of_a_scenario_is_varied_where_it_stands() -> None:
+    """In the part that has it, instead of what stands there; the others are as they were."""
+    plan = vary.planned(Experiment(scenario="flag:groups=3,alpha=2+rotation-4"), ["scenario.alpha=1,5"], 1)
+    assert [run.scenario for run in plan.runs.values()] == [
+        "flag:groups=3,alpha=1+rotation-4", "flag:groups=3,alpha=5+rotation-4"]
+
+
 def test_what_was_drawn_is_said(umbel: Umbel) -> None:
     """Rows, labels, groups, what bent, and a warning where a client has too few rows; once a partition."""
     said = umbel("run", "fedavg", "--scenario", "rotation-4", *SMALL, "--clients", 48, "--rounds", 1)

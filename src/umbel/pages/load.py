@@ -111,7 +111,7 @@ def expand(path: Path) -> list[Path]:
             places = {name: k for k, name in reversed(list(enumerate(shown or methods)))}
             inside = [child for child in inside if child.name in places or not shown]
             names = {child: child.name if shown else child.name.rpartition("-s")[0] for child in inside}
-            inside.sort(key=lambda child, names=names, places=places: places.get(names[child], len(places)))
+            inside.sort(key={child: places.get(name, len(places)) for child, name in names.items()}.__getitem__)
     return inside or [path]
 
 
