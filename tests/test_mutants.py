@@ -30,7 +30,7 @@ SOUND = Mutant("nothing at all", "registry.py", "Names whose objects", "Words wh
 
 @pytest.mark.parametrize(("changed", "verdict"), [
     ({}, "SURVIVED"),
-    ({"before": "raise unknown(self.kind, name, self)", "after": "raise KeyError(name)"}, "caught"),
+    ({"before": "raise unknown(self.kind, name, [*self, *self.added])", "after": "raise KeyError(name)"}, "caught"),
     ({"before": "not in the file"}, "DOES NOT APPLY: registry.py has 0 places"),
     ({"before": "def "}, "DOES NOT APPLY: registry.py has"),
     ({"test": "test_registry.py::test_that_is_not_there"}, "NO TEST RAN"),
