@@ -152,7 +152,7 @@ def prepare(ready: Path) -> None:
     np.savez(ready / "newcomer.npz", x_train=digits.x_test[:30, 0], y_train=digits.y_test[:30])
     (ready / "table.toml").write_text(TABLE)
     for method in METHODS:
-        ended = in_child(typed("run", method, *SMALL, "--rounds", 2, "--quiet", "--out", ready / method), ready / "log")
+        ended = in_child(typed("run", method, *SMALL, "--rounds", 2, "--quiet", "--out", ready / method))
         if ended.code:
             raise SystemExit(ended.said)
 
@@ -202,18 +202,17 @@ def sandbox(verb: Verb, place: Path) -> None:
 def undisturbed(disk: Disk, verb: Verb, place: Path) -> tuple[Any, Any]:
     """What the command leaves, and how it ended; the library has counted its changes then."""
     sandbox(verb, place)
-    ended = in_child(disk.faulty(COUNT, 0, place, typed(*verb.command(place))), place.with_suffix(".log"))
+    ended = in_child(disk.faulty(COUNT, 0, place, typed(*verb.command(place))))
     return ended, None if ended.code else verb.outcome(place)
 
 
 def trial(disk: Disk, verb: Verb, fault: int, at: int, place: Path, whole: Any) -> tuple[str, str]:
     """One fault, then the command again; the verdict and what was said."""
     sandbox(verb, place)
-    log = place.with_suffix(".log")
-    first = in_child(disk.faulty(fault, at, place, typed(*verb.command(place))), log)
+    first = in_child(disk.faulty(fault, at, place, typed(*verb.command(place))))
     if first.verdict.isupper():
         return first.verdict, first.said
-    again = in_child(typed(*verb.command(place)), log)
+    again = in_child(typed(*verb.command(place)))
     if again.code:
         return "CANNOT GO ON", f"first: {first.said}\nagain: {again.said}"
     if other := differing(verb.outcome(place), whole):
