@@ -92,7 +92,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "recipe's key": ("run key.toml", "There is no option in key.toml named 'round'. Did you mean 'rounds'?"),
     "recipe's type": ("run type.toml", "must be a whole number. Got \"ten\" instead."),
     "no partition": ("run fedavg --partition none.npz", "There is no partition file 'none.npz'."),
-    "cut partition": ("run fedavg --partition data/mnist.npz", "'data/mnist.npz' must be a partition that umbel"),
+    "cut partition": ("run fedavg --partition data/mnist.npz", "'data/mnist.npz' must be a whole and readable npz"),
     "full folder": ("run fedavg --out full", "The run folder full must be new or empty, and it is not: choose another"),
     "out is a file": ("run fedavg --out full/note", "The folder full/note cannot be made: File exists."),
     "out in a file": ("run fedavg --out full/note/x", "The folder full/note/x cannot be made: Not a directory."),

@@ -4,6 +4,7 @@ A pool has each distinct (row, shift) once; clients are lists of row numbers int
 hundred clients share is stored, copied to a GPU and scored once.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -89,8 +90,7 @@ class Population:
                                  f" {len(self.train) - 1}. Got round {change.round}, client {change.client}.")
         object.__setattr__(self, "changes", tuple(sorted(self.changes, key=lambda change: change.round)))
         if not self.names:
-            width = max(3, len(str(len(self.train) - 1)))
-            object.__setattr__(self, "names", [f"c{i:0{width}d}" for i in range(len(self.train))])
+            object.__setattr__(self, "names", numbered(len(self.train)))
 
     @classmethod
     def of_sites(cls, sites: Mapping[str, Sequence[Any]], objective: Objective | int | None = None,
@@ -190,8 +190,10 @@ class Population:
 
     @property
     def hash(self) -> str:
-        """Sixteen hex digits that change when any client's rows, shift or group changes."""
+        """Sixteen hex digits that change when any client's name, rows, shift or group changes."""
         digest = blake2b(digest_size=8)
+        if self.names != numbered(len(self.train)):  # seeds follow names
+            digest.update(json.dumps(self.names).encode())
         for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test):
             digest.update(str((array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
@@ -218,6 +220,12 @@ class Population:
             self.pool, union(self.train), union(self.test), groups, self.objective,
             names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True},
         )
+
+
+def numbered(clients: int) -> list[str]:
+    """Names for clients that have none: c000, c001 ..."""
+    width = max(3, len(str(clients - 1)))
+    return [f"c{i:0{width}d}" for i in range(clients)]
 
 
 def truth_at(truth: Sequence[int], changes: Iterable[tuple[int, int, int]], round: int) -> tuple[int, ...]:
