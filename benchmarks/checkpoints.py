@@ -55,7 +55,8 @@ def serve(clients: int, rows: int, rounds: int, device: str) -> None:
 
 def start(source: Path | None, *words: object) -> "subprocess.Popen[str]":
     """A process of some code, ready to be asked."""
-    path = {"PYTHONPATH": str(source.resolve())} if source else {}
+    before = os.environ.get("PYTHONPATH", "")
+    path = {"PYTHONPATH": f"{source.resolve()}{os.pathsep}{before}"} if source else {}
     process = subprocess.Popen([sys.executable, __file__, "--serve", *map(str, words)], text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **path})
     assert process.stdout is not None

@@ -214,6 +214,30 @@ def test_an_interruption_while_a_round_is_handed_over_harms_nothing(late: bool, 
     assert outcome(tmp_path / "a") == uninterrupted("fedavg", tmp_path)
 
 
+def test_nothing_is_written_after_a_round_that_could_not_be(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The disk is full for one write: what comes later would stand behind a gap, and the run ends with what it has."""
+    every_round(monkeypatch)
+    whole, folder = uninterrupted("fedavg", tmp_path_factory.getbasetemp()), tmp_path / "run"
+    session = Session.start(experiment(), folder)
+    append, tries = files.append, []
+
+    def fails_once(path: Path, content: bytes) -> None:
+        tries.append(path)
+        if len(tries) == 2:
+            raise UmbelError("no room")
+        append(path, content)
+
+    monkeypatch.setattr(files, "append", fails_once)
+    with pytest.raises(UmbelError, match="no room"):
+        play(session)
+    session.close()
+    assert len(tries) == 2
+    play(Session.resume(folder))
+    assert outcome(folder) == whole
+
+
 def _descriptors() -> set[int]:
     """Open handles of this process that are folders: locks."""
     found = set()
