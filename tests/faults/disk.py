@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from trials import Tally, in_child, typed  # noqa: E402
+from trials import Tally, in_child, timeless, typed  # noqa: E402
 
 COUNT, KILL, TEAR, FULL, BROKEN, FULL_FROM_HERE = range(6)  # as in faults.c
 FAULTS = {"killed before": KILL, "killed half-way": TEAR, "disk full": FULL, "disk broken": BROKEN,
@@ -110,7 +110,9 @@ def verbs(method: str, ready: Path) -> list[Verb]:
         return runs | {"names": sorted(path.name for path in (place / "both").iterdir())}
 
     def of_out(place: Path) -> Any:
-        files = {path.name: path.read_bytes().replace(str(place).encode(), b"") for path in (place / "out").iterdir()}
+        files = {path.name: path.read_bytes() for path in (place / "out").iterdir()}
+        if "page.html" in files:
+            files["page.html"] = timeless(files["page.html"].decode().replace(str(place), "")).encode()
         return files | {"run": outcome(place / "run")}
 
     def of_table(place: Path) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from trials import NO_NUMBER, Ended, Tally, in_child, typed  # noqa: E402
+from trials import NO_NUMBER, Ended, Tally, in_child, timeless, typed  # noqa: E402
 
 SMALL = ("--data", "digits", "--scenario", "rotation-4", "--clients", "4", "--epochs", "1", "--batch", "100",
          "--rounds", "3", "--device", "cpu", "--workers", "1", "--fine-tune", "1", "--quiet")
@@ -199,7 +199,7 @@ class Campaign:
         out.mkdir()
         results: dict[str, tuple[str, str, Any]] = {}
         ended = in_child(typed("report", place, "--out", out / "page.html"))
-        page = (out / "page.html").read_text() if (out / "page.html").exists() else ""
+        page = timeless((out / "page.html").read_text()) if (out / "page.html").exists() else ""
         body = page[page.rfind("<body") :]
         if ended.code == 0:  # another way to write the same recipe is none
             page = page.replace(escape((place / "recipe.toml").read_text()).strip(), "")

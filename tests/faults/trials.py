@@ -50,6 +50,11 @@ def typed(*words: object) -> Callable[[], None]:
     return work
 
 
+def timeless(page: str) -> str:
+    """A report's page without the minute in which it was written."""
+    return re.sub(r" on \d{4}-\d\d-\d\d \d\d:\d\d UTC\.", ".", page)
+
+
 class Tally:
     """How many trials ended how, and the first few that are wrong."""
 
