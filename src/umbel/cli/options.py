@@ -30,7 +30,8 @@ Change = Annotated[str | None, of_data(
 Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
 ModelName = Annotated[str | None, of_training(
     "--model", autocompletion=complete.models,
-    help=f"{', '.join(MODELS)}. Default: lenet5 for images, mlp for digits and tables.")]
+    help=f"{', '.join(MODELS)}. Default: lenet5 for images, gru for series and texts, mlp for digits and"
+         " tables.")]
 Normalise = Annotated[bool | None, of_training(help="Scale inputs by the data set's mean and std; not for mlp.")]
 Rounds = Annotated[int | None, of_training(help="Rounds, after a method's own pre-training. Default: 20.")]
 Fraction = Annotated[float | None, of_training(help="Share of the clients asked in a round. Default: 1.")]

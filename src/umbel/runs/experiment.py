@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,8 +22,9 @@ from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.fields import check, choice, number, refuse_unknown
+from umbel.nets import MODELS
 from umbel.nets.model import PRECISIONS, Model
-from umbel.nets.networks import MODELS
+from umbel.nets.objective import NextToken
 from umbel.nets.wrap import build, wrap
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, settings_of, to_toml, typed
@@ -70,7 +72,7 @@ class Experiment:
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
-    model: str | None = None  # lenet5 for images but digits, mlp otherwise
+    model: str | None = None  # lenet5 for images but digits, gru for series and texts, mlp otherwise
     normalise: bool | None = None  # by the set's mean and std; not images in an mlp, as in the Comparative Evaluation
     rounds: int = rule_of("rounds")
     fraction: float = rule_of("fraction")
@@ -119,7 +121,7 @@ class Experiment:
         first = self._first_scenario
         data = self.data or (None if first.brings_data else "digits")
         images = data is None or DATASETS[data].images
-        model = self.model or ("lenet5" if images and data != "digits" else "mlp")
+        model = self.model or ("lenet5" if data is None else "mlp" if data == "digits" else DATASETS[data].model)
         algorithm = self.algorithm()
         return replace(
             self,
@@ -234,13 +236,28 @@ def network_for(people: Population, network: Network, normalisation: Normalisati
     """A model for these clients' inputs, by name or of one's own."""
     mean, std = normalisation
     if isinstance(network, str):
-        if people.tokens:
-            raise UmbelError(f"The model '{network}' takes numbers, and int64 inputs are tokens: give float32, or a"
-                             " network of your own that begins with an embedding.")
-        net = build(network, people.shape, people.objective, mean, std)
+        net = build(network, people.shape, people.objective, mean, std, tokens=people.tokens, levels=_levels(people))
     else:
         net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens)
     return replace(net, precision=precision)
+
+
+def _levels(people: Population) -> tuple[int, ...]:
+    """How many codes or tokens there are, each of which must be below; of tokens that nobody counted, by the largest.
+
+    A simulation sees all rows. Sites would have to agree on that number, as they do by NextToken's vocabulary.
+    """
+    x, levels, goal = people.pool.x, people.levels, people.objective
+    if people.tokens:
+        counted = goal.vocabulary if isinstance(goal, NextToken) else max(levels, default=0) or int(x.max()) + 1
+        levels = (counted,) * prod(people.shape)
+    for column, count in enumerate(levels):
+        codes = x[..., column].reshape(len(x), -1)
+        wrong = np.argwhere((codes < 0) | (codes >= count) | (codes % 1 != 0))
+        if count and len(wrong):
+            raise UmbelError(f"The {'tokens' if people.tokens else 'codes'} in column {column} must be whole numbers in"
+                             f" 0 .. {count - 1}. Got {codes[tuple(wrong[0])]:g} in row {wrong[0][0]} instead.")
+    return levels
 
 
 def federation_of(net: Model, people: Population, seed: int, engine: str, device: str, workers: int,

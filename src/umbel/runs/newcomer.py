@@ -78,6 +78,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     if name in known:
         raise UmbelError(f"A newcomer needs a name of its own. '{name}' is a client of {run}: give another by --name.")
     people = _alone(client, experiment, known, name, load_plan(seal.checked("partition.npz")).classes)
+    people = replace(people, levels=tuple(seal.read_json("model.json").get("levels", ())))
     fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
     algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)

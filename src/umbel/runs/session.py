@@ -165,7 +165,7 @@ def _drawn(out: Path) -> bool:
 def described(net: Model) -> dict[str, Any]:
     """What model.json holds: all that is needed to use the weights, beside the network's code."""
     return {"name": net.name, "shape": list(net.shape), "objective": net.objective.described(), "tokens": net.tokens,
-            "head": net.head,
+            "levels": list(net.levels), "head": net.head,
             "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist(), "parameters": net.parameters,
             "precision": net.precision}
 
@@ -308,7 +308,8 @@ def _network(seal: Sealed, network: Network | None) -> Model | None:
     shape, rest = tuple(about["shape"]), {"mean": tuple(about["mean"]), "std": tuple(about["std"])}
     objective = objective_of(about.get("objective") or about["classes"])  # a number of classes before 0.2
     if network is None and about["name"] in MODELS:
-        return build(about["name"], shape, objective, **rest)
+        return build(about["name"], shape, objective, **rest, tokens=about.get("tokens", False),
+                     levels=tuple(about.get("levels", ())))
     if network is None or isinstance(network, str):
         return None
     return wrap(network, shape, objective, tokens=about.get("tokens", False), head=about["head"], name=about["name"],

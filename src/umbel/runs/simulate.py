@@ -8,6 +8,7 @@ from umbel.data.plans import realise
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import Dataset
 from umbel.federation.door import Federation
+from umbel.nets import model_for
 from umbel.runs.experiment import RAW, Experiment, Network, federation_of, network_for
 
 
@@ -46,7 +47,8 @@ def simulate(
         data = realise(plan, data)
     else:
         data = data.checked()
-    net = network_for(data, model or "mlp", RAW, precision)
+    usual = "mlp" if len(data.shape) == 3 else model_for(data.shape, data.tokens)  # an own image may be of any size
+    net = network_for(data, model or usual, RAW, precision)
     setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": net.name, "seed": seed,
              "engine": engine, "device": experiment.device, "precision": precision}
     return federation_of(net, data, seed, engine, device, workers, setup=setup, plan=plan)
