@@ -13,7 +13,7 @@ from umbel.errors import UmbelError, unknown
 from umbel.nets import MODELS, TAKES, takes
 from umbel.nets.learner import Norm
 from umbel.nets.model import Model
-from umbel.nets.objective import NextToken, Objective, objective_of
+from umbel.nets.objective import Classify, NextToken, Objective, objective_of
 
 
 def wrap(
@@ -33,6 +33,9 @@ def wrap(
     name, or the last linear one with as many outputs as the objective asks for. `tokens`: inputs are whole numbers.
     """
     objective = objective_of(objective)
+    if isinstance(objective, Classify) and objective.weights == "balanced":
+        raise UmbelError("Balanced weights are counted over the rows of a federation, and a model alone has none: give"
+                         " a number for each class, as in Classify(2, weights=(1, 4)).")
     make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -24,7 +24,7 @@ from umbel.federation.provenance import Provenance
 from umbel.fields import check, choice, number, refuse_unknown
 from umbel.nets import MODELS
 from umbel.nets.model import PRECISIONS, Model
-from umbel.nets.objective import NextToken
+from umbel.nets.objective import METRICS, Classify, NextToken
 from umbel.nets.wrap import build, wrap
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, settings_of, to_toml, typed
@@ -73,6 +73,8 @@ class Experiment:
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
     model: str | None = None  # lenet5 for images but digits, gru for series and texts, mlp otherwise
+    metric: str | None = None  # what the run is judged by; None = the objective's own
+    class_weights: str | None = None  # of the loss: "balanced", or one number a class, "1,4"; None = the objective's
     normalise: bool | None = None  # by the set's mean and std; not images in an mlp, as in the Comparative Evaluation
     rounds: int = rule_of("rounds")
     fraction: float = rule_of("fraction")
@@ -98,6 +100,7 @@ class Experiment:
         _known("engine", self.engine, ENGINES)
         _known("model", self.model, MODELS)
         _known("data set", self.data, DATASETS)
+        _known("metric", self.metric, METRICS)
         if self._first_scenario.brings_data and self.data is not None:
             raise UmbelError(f"The scenario '{self.scenario}' brings its own data sets. Leave out data '{self.data}'.")
         events.moves("join", self.join)
@@ -181,6 +184,7 @@ class Experiment:
 
     def gather(self, people: Population, network: Network | None = None, workers: int = 1, **about: Any) -> Federation:
         """A federation of these clients, with this experiment's model, engine and seed; `about` says where from."""
+        people = aimed(people, self.metric, self.class_weights)
         net = network_for(people, network or self.model or "mlp", self._normalisation(), self.precision)
         setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
         return federation_of(net, people, self.seed, self.engine, self.device, workers, setup=setup, **about)
@@ -229,7 +233,20 @@ class Experiment:
 
 
 SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
-         "model", "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
+         "model", "metric", "class_weights", "normalise", "seed", "engine", "device", "precision")
+"""The fields that make a federation."""
+
+
+def aimed(people: Population, metric: str | None, class_weights: str | None) -> Population:
+    """The same clients, judged by this metric, with these weights of classes.
+
+    Balanced ones are counted here, over all that a simulation knows: nothing is billed.
+    """
+    goal = people.objective.judged_as(metric) if metric else people.objective
+    goal = goal.weighed(class_weights) if class_weights else goal
+    if isinstance(goal, Classify) and goal.weights == "balanced":
+        goal = goal.balanced(people.label_counts.sum(0))
+    return replace(people, objective=goal)
 
 
 def network_for(people: Population, network: Network, normalisation: Normalisation, precision: str) -> Model:
