@@ -30,7 +30,7 @@ Change = Annotated[str | None, of_data(
 Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
 ModelName = Annotated[str | None, of_training(
     "--model", autocompletion=complete.models,
-    help=f"{', '.join(MODELS)}. Default: lenet5 for images, gru for series and texts, mlp for digits and"
+    help=f"{', '.join(MODELS)}. Default: lenet5 for images, tcn for series, gru for texts, mlp for digits and"
          " tables.")]
 MetricName = Annotated[str | None, of_run(
     "--metric", autocompletion=complete.metrics,

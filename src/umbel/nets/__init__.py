@@ -39,4 +39,4 @@ def takes(name: str, shape: tuple[int, ...], tokens: bool = False) -> bool:
 
 def model_for(shape: tuple[int, ...], tokens: bool = False) -> str:
     """The network for inputs of this shape, where nobody names one."""
-    return {IMAGES: "lenet5", SERIES: "gru", TEXTS: "gru"}.get(form_of(shape, tokens), "mlp")
+    return {IMAGES: "lenet5", SERIES: "tcn", TEXTS: "gru"}.get(form_of(shape, tokens), "mlp")

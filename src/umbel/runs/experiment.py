@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,7 +71,7 @@ class Experiment:
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
-    model: str | None = None  # lenet5 for images but digits, gru for series and texts, mlp otherwise
+    model: str | None = None  # lenet5 for images but digits, tcn for series, gru for texts, mlp otherwise
     metric: str | None = None  # what the run is judged by; None = the objective's own
     class_weights: str | None = None  # of the loss: "balanced", or one number a class, "1,4"; None = the objective's
     normalise: bool | None = None  # by the set's mean and std; not images in an mlp, as in the Comparative Evaluation
@@ -260,15 +259,15 @@ def network_for(people: Population, network: Network, normalisation: Normalisati
 
 
 def _levels(people: Population) -> tuple[int, ...]:
-    """How many codes or tokens there are, each of which must be below; of tokens that nobody counted, by the largest.
+    """How many codes there are in each column, all of which must be below; of tokens that are classified at each place.
 
-    A simulation sees all rows. Sites would have to agree on that number, as they do by NextToken's vocabulary.
+    Where nobody counted these, the largest one of a simulation's rows says it. What foretells tokens has a vocabulary.
     """
     x, levels, goal = people.pool.x, people.levels, people.objective
-    if people.tokens:
-        counted = goal.vocabulary if isinstance(goal, NextToken) else max(levels, default=0) or int(x.max()) + 1
-        levels = (counted,) * prod(people.shape)
-    for column, count in enumerate(levels):
+    if people.tokens and not isinstance(goal, NextToken):
+        levels = levels or (int(x.max()) + 1,) * x.shape[-1]
+    counts = (goal.vocabulary,) * x.shape[-1] if isinstance(goal, NextToken) and people.tokens else levels
+    for column, count in enumerate(counts[: x.shape[-1]]):
         codes = x[..., column].reshape(len(x), -1)
         wrong = np.argwhere((codes < 0) | (codes >= count) | (codes % 1 != 0))
         if count and len(wrong):
