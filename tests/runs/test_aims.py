@@ -63,7 +63,7 @@ def test_balanced_weights_are_counted_over_all_clients_and_stored(tmp_path):
     """Training rows: 108 of class 0, 12 of class 1. They are numbers in the model, its file and a worker's, and more
     rows of the rare class are found."""
     people = unequal()
-    plain, weighed = (u.simulate(people, class_weights=weights, device="cpu") for weights in (None, "balanced"))
+    plain, weighed = (u.simulate(people, class_weights=weights, device="cpu") for weights in ("", "balanced"))
     assert weighed.net.objective.weights == (120 / (2 * 108), 120 / (2 * 12))
     local = u.Local(lr=0.1, epochs=10, batch=10)
     found = [u.run(u.FedAvg(local=local), fed, rounds=3, fine_tune=0, out=tmp_path / name)

@@ -72,8 +72,8 @@ class Experiment:
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
     model: str | None = None  # lenet5 for images but digits, tcn for series, gru for texts, mlp otherwise
-    metric: str | None = None  # what the run is judged by; None = the objective's own
-    class_weights: str | None = None  # of the loss: "balanced", or one number a class, "1,4"; None = the objective's
+    metric: str = ""  # what the run is judged by; "" = as the data's objective says
+    class_weights: str = ""  # of the loss: "balanced", or one number a class, "1,4"; "" = as the data's objective says
     normalise: bool | None = None  # by the set's mean and std; not images in an mlp, as in the Comparative Evaluation
     rounds: int = rule_of("rounds")
     fraction: float = rule_of("fraction")
@@ -99,7 +99,7 @@ class Experiment:
         _known("engine", self.engine, ENGINES)
         _known("model", self.model, MODELS)
         _known("data set", self.data, DATASETS)
-        _known("metric", self.metric, METRICS)
+        _known("metric", self.metric or None, METRICS)
         if self._first_scenario.brings_data and self.data is not None:
             raise UmbelError(f"The scenario '{self.scenario}' brings its own data sets. Leave out data '{self.data}'.")
         events.moves("join", self.join)
@@ -186,6 +186,7 @@ class Experiment:
         people = aimed(people, self.metric, self.class_weights)
         net = network_for(people, network or self.model or "mlp", self._normalisation(), self.precision)
         setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
+        setup |= aims(self.metric, self.class_weights)
         return federation_of(net, people, self.seed, self.engine, self.device, workers, setup=setup, **about)
 
     def _has_groups(self, people: Population) -> None:
@@ -232,11 +233,11 @@ class Experiment:
 
 
 SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
-         "model", "metric", "class_weights", "normalise", "seed", "engine", "device", "precision")
+         "model", "normalise", "seed", "engine", "device", "precision")
 """The fields that make a federation."""
 
 
-def aimed(people: Population, metric: str | None, class_weights: str | None) -> Population:
+def aimed(people: Population, metric: str, class_weights: str) -> Population:
     """The same clients, judged by this metric, with these weights of classes.
 
     Balanced ones are counted here, over all that a simulation knows: nothing is billed.
@@ -246,6 +247,11 @@ def aimed(people: Population, metric: str | None, class_weights: str | None) -> 
     if isinstance(goal, Classify) and goal.weights == "balanced":
         goal = goal.balanced(people.label_counts.sum(0))
     return replace(people, objective=goal)
+
+
+def aims(metric: str, class_weights: str) -> dict[str, str]:
+    """What a recipe says of both; one of an older umbel says nothing, which means the same as nothing chosen."""
+    return {name: word for name, word in (("metric", metric), ("class_weights", class_weights)) if word}
 
 
 def network_for(people: Population, network: Network, normalisation: Normalisation, precision: str) -> Model:

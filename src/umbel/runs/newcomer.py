@@ -81,7 +81,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     about = seal.read_json("model.json")
     goal = objective_of(about.get("objective") or people.objective)  # with weights as the run's clients counted them
     people = replace(people, levels=tuple(about.get("levels", ())), objective=goal)
-    here = replace(experiment, engine="simulator", class_weights=None)
+    here = replace(experiment, engine="simulator", class_weights="")
     fed = here.gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
     algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)

@@ -9,7 +9,7 @@ from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import Dataset
 from umbel.federation.door import Federation
 from umbel.nets import model_for
-from umbel.runs.experiment import RAW, Experiment, Network, aimed, federation_of, network_for
+from umbel.runs.experiment import RAW, Experiment, Network, aimed, aims, federation_of, network_for
 
 
 def simulate(
@@ -18,8 +18,8 @@ def simulate(
     scenario: str = "iid",
     clients: int | None = None,
     model: Network | None = None,
-    metric: str | None = None,
-    class_weights: str | None = None,
+    metric: str = "",
+    class_weights: str = "",
     seed: int = 0,
     engine: str = "simulator",
     device: str = "auto",
@@ -55,8 +55,7 @@ def simulate(
     usual = "mlp" if len(data.shape) == 3 else model_for(data.shape, data.tokens)  # an own image may be of any size
     net = network_for(data, model or usual, RAW, precision)
     setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": net.name, "seed": seed,
-             "metric": metric, "class_weights": class_weights, "engine": engine, "device": experiment.device,
-             "precision": precision}
+             "engine": engine, "device": experiment.device, "precision": precision, **aims(metric, class_weights)}
     return federation_of(net, data, seed, engine, device, workers, setup=setup, plan=plan)
 
 
