@@ -30,7 +30,14 @@ Change = Annotated[str | None, of_data(
 Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
 ModelName = Annotated[str | None, of_training(
     "--model", autocompletion=complete.models,
-    help=f"{', '.join(MODELS)}. Default: lenet5 for images, mlp for digits and tables.")]
+    help=f"{', '.join(MODELS)}. Default: lenet5 for images, tcn for series, gru for texts, mlp for digits and"
+         " tables.")]
+MetricName = Annotated[str | None, of_run(
+    "--metric", autocompletion=complete.metrics,
+    help="What the run is judged by: accuracy, balanced_accuracy, macro_f1 or auc; mae, rmse or r2; token_accuracy or"
+         " perplexity. Default: the first that fits.")]
+ClassWeights = Annotated[str | None, of_training(
+    metavar="WEIGHTS", help="Of classes in the loss: balanced, or one number a class, 1,4. Default: all count alike.")]
 Normalise = Annotated[bool | None, of_training(help="Scale inputs by the data set's mean and std; not for mlp.")]
 Rounds = Annotated[int | None, of_training(help="Rounds, after a method's own pre-training. Default: 20.")]
 Fraction = Annotated[float | None, of_training(help="Share of the clients asked in a round. Default: 1.")]

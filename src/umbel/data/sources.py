@@ -22,7 +22,8 @@ from umbel.data.formats import Halves, Piece, Reader
 from umbel.data.rows import laid_out, site
 from umbel.errors import UmbelError, unknown
 from umbel.files import digester
-from umbel.nets.objective import Classify, Objective, Regress, objective_of
+from umbel.nets import model_for
+from umbel.nets.objective import Classify, NextToken, Objective, Regress, objective_of
 from umbel.seeds import generator
 
 
@@ -92,6 +93,11 @@ class Source:
     def classes(self) -> int:
         """How many there are; 0 where targets are none."""
         return self.objective.classes
+
+    @property
+    def model(self) -> str:
+        """The network by default."""
+        return model_for(self.shape, isinstance(self.objective, NextToken))
 
     @property
     def images(self) -> bool:

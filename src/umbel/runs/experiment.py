@@ -21,8 +21,9 @@ from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.fields import bounded, check, choice, number, refuse_unknown
+from umbel.nets import MODELS
 from umbel.nets.model import PRECISIONS, Model
-from umbel.nets.networks import MODELS
+from umbel.nets.objective import METRICS, Classify, NextToken
 from umbel.nets.wrap import build, wrap
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import read_toml, settings_of, to_toml, typed
@@ -70,7 +71,9 @@ class Experiment:
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
-    model: str | None = None  # lenet5 for images but digits, mlp otherwise
+    model: str | None = None  # lenet5 for images but digits, tcn for series, gru for texts, mlp otherwise
+    metric: str = ""  # what the run is judged by; "" = as the data's objective says
+    class_weights: str = ""  # of the loss: "balanced", or one number a class, "1,4"; "" = as the data's objective says
     normalise: bool | None = None  # by the set's mean and std; not images in an mlp, as in the Comparative Evaluation
     rounds: int = rule_of("rounds")
     fraction: float = rule_of("fraction")
@@ -96,6 +99,7 @@ class Experiment:
         _known("engine", self.engine, ENGINES)
         _known("model", self.model, MODELS)
         _known("data set", self.data, DATASETS)
+        _known("metric", self.metric or None, METRICS)
         if self._first_scenario.brings_data and self.data is not None:
             raise UmbelError(f"The scenario '{self.scenario}' brings its own data sets. Leave out data '{self.data}'.")
         events.moves("join", self.join)
@@ -128,7 +132,7 @@ class Experiment:
         first = self._first_scenario
         data = self.data or (None if first.brings_data else "digits")
         images = data is None or DATASETS[data].images
-        model = self.model or ("lenet5" if images and data != "digits" else "mlp")
+        model = self.model or ("lenet5" if data is None else "mlp" if data == "digits" else DATASETS[data].model)
         algorithm = self.algorithm()
         return replace(
             self,
@@ -188,8 +192,10 @@ class Experiment:
 
     def gather(self, people: Population, network: Network | None = None, workers: int = 1, **about: Any) -> Federation:
         """A federation of these clients, with this experiment's model, engine and seed; `about` says where from."""
+        people = aimed(people, self.metric, self.class_weights)
         net = network_for(people, network or self.model or "mlp", self._normalisation(), self.precision)
         setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
+        setup |= aims(self.metric, self.class_weights)
         return federation_of(net, people, self.seed, self.engine, self.device, workers, setup=setup, **about)
 
     def _has_groups(self, people: Population) -> None:
@@ -236,20 +242,53 @@ class Experiment:
 
 
 SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
-         "model", "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
+         "model", "normalise", "seed", "engine", "device", "precision")
+"""The fields that make a federation."""
+
+
+def aimed(people: Population, metric: str, class_weights: str) -> Population:
+    """The same clients, judged by this metric, with these weights of classes.
+
+    Balanced ones are counted here, over all that a simulation knows: nothing is billed.
+    """
+    goal = people.objective.judged_as(metric) if metric else people.objective
+    goal = goal.weighed(class_weights) if class_weights else goal
+    if isinstance(goal, Classify) and goal.weights == "balanced":
+        goal = goal.balanced(people.label_counts.sum(0))
+    return replace(people, objective=goal)
+
+
+def aims(metric: str, class_weights: str) -> dict[str, str]:
+    """What a recipe says of both; one of an older umbel says nothing, which means the same as nothing chosen."""
+    return {name: word for name, word in (("metric", metric), ("class_weights", class_weights)) if word}
 
 
 def network_for(people: Population, network: Network, normalisation: Normalisation, precision: str) -> Model:
     """A model for these clients' inputs, by name or of one's own."""
     mean, std = normalisation
     if isinstance(network, str):
-        if people.tokens:
-            raise UmbelError(f"The model '{network}' takes numbers, and int64 inputs are tokens: give float32, or a"
-                             " network of your own that begins with an embedding.")
-        net = build(network, people.shape, people.objective, mean, std)
+        net = build(network, people.shape, people.objective, mean, std, tokens=people.tokens, levels=_levels(people))
     else:
         net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens)
     return replace(net, precision=precision)
+
+
+def _levels(people: Population) -> tuple[int, ...]:
+    """How many codes there are in each column, all of which must be below; of tokens that are classified at each place.
+
+    Where nobody counted these, the largest one of a simulation's rows says it. What foretells tokens has a vocabulary.
+    """
+    x, levels, goal = people.pool.x, people.levels, people.objective
+    if people.tokens and not isinstance(goal, NextToken):
+        levels = levels or (int(x.max()) + 1,) * x.shape[-1]
+    counts = (goal.vocabulary,) * x.shape[-1] if isinstance(goal, NextToken) and people.tokens else levels
+    for column, count in enumerate(counts[: x.shape[-1]]):
+        codes = x[..., column].reshape(len(x), -1)
+        wrong = np.argwhere((codes < 0) | (codes >= count) | (codes % 1 != 0))
+        if count and len(wrong):
+            raise UmbelError(f"The {'tokens' if people.tokens else 'codes'} in column {column} must be whole numbers in"
+                             f" 0 .. {count - 1}. Got {codes[tuple(wrong[0])]:g} in row {wrong[0][0]} instead.")
+    return levels
 
 
 def federation_of(net: Model, people: Population, seed: int, engine: str, device: str, workers: int,

@@ -82,7 +82,11 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     if name in known:
         raise UmbelError(f"A newcomer needs a name of its own. '{name}' is a client of {run}: give another by --name.")
     people = _alone(client, experiment, known, name, load_plan(seal.checked("partition.npz")).classes)
-    fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
+    about = seal.read_json("model.json")
+    goal = objective_of(about.get("objective") or people.objective)  # with weights as the run's clients counted them
+    people = replace(people, levels=tuple(about.get("levels", ())), objective=goal)
+    here = replace(experiment, engine="simulator", class_weights="")
+    fed = here.gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
     algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)
     saved = last_saved(seal, algorithm.state, info)

@@ -169,7 +169,7 @@ def _partition(out: Path) -> str | None:
 def described(net: Model) -> dict[str, Any]:
     """What model.json holds: all that is needed to use the weights, beside the network's code."""
     return {"name": net.name, "shape": list(net.shape), "objective": net.objective.described(), "tokens": net.tokens,
-            "head": net.head,
+            "levels": list(net.levels), "head": net.head,
             "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist(), "parameters": net.parameters,
             "precision": net.precision}
 
@@ -318,7 +318,8 @@ def _network(seal: Sealed, network: Network | None) -> Model | None:
         raise UmbelError(f"The 'objective' in {seal.path / 'model.json'} must be as umbel wrote it. Got other settings:"
                          f" {error}.") from error
     if network is None and about["name"] in MODELS:
-        return build(about["name"], shape, objective, **rest)
+        return build(about["name"], shape, objective, **rest, tokens=about.get("tokens", False),
+                     levels=tuple(about.get("levels", ())))
     if network is None or isinstance(network, str):
         return None
     return wrap(network, shape, objective, tokens=about.get("tokens", False), head=about["head"], name=about["name"],

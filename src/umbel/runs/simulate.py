@@ -8,7 +8,8 @@ from umbel.data.plans import realise
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import Dataset
 from umbel.federation.door import Federation
-from umbel.runs.experiment import RAW, Experiment, Network, federation_of, network_for
+from umbel.nets import model_for
+from umbel.runs.experiment import RAW, Experiment, Network, aimed, aims, federation_of, network_for
 
 
 def simulate(
@@ -17,6 +18,8 @@ def simulate(
     scenario: str = "iid",
     clients: int | None = None,
     model: Network | None = None,
+    metric: str = "",
+    class_weights: str = "",
     seed: int = 0,
     engine: str = "simulator",
     device: str = "auto",
@@ -28,13 +31,15 @@ def simulate(
     """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
 
     Rows of your own are checked: floats become float32, and what does not fit the objective is refused (docs/data.md).
+    `metric` and `class_weights` (docs/data.md) come on top of what the data's objective says.
     `workers` processes share long training on a CPU; the result does not depend on how many there are.
     """
     name = model if isinstance(model, str) else None
     named = data if isinstance(data, str) and not _brings_data(data) else None
     experiment = Experiment(  # checks every choice, whatever the data are
         data=named, scenario=data if isinstance(data, str) and named is None else scenario, clients=clients, model=name,
-        seed=seed, engine=engine, device=device, precision=precision, test_mode=test_mode,
+        metric=metric, class_weights=class_weights, seed=seed, engine=engine, device=device, precision=precision,
+        test_mode=test_mode,
     ).resolved()
     if isinstance(data, str):
         drawn = experiment.draw(None if data_dir is None else Path(data_dir))
@@ -46,9 +51,11 @@ def simulate(
         data = realise(plan, data)
     else:
         data = data.checked()
-    net = network_for(data, model or "mlp", RAW, precision)
+    data = aimed(data, metric, class_weights)
+    usual = "mlp" if len(data.shape) == 3 else model_for(data.shape, data.tokens)  # an own image may be of any size
+    net = network_for(data, model or usual, RAW, precision)
     setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": net.name, "seed": seed,
-             "engine": engine, "device": experiment.device, "precision": precision}
+             "engine": engine, "device": experiment.device, "precision": precision, **aims(metric, class_weights)}
     return federation_of(net, data, seed, engine, device, workers, setup=setup, plan=plan)
 
 
