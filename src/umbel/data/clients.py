@@ -79,6 +79,7 @@ class Population:
     joins: IntArray | None = None  # (n,) the round in which each appears; None = all are there from the start
     leaves: IntArray | None = None  # (n,) the round from which each is gone; None = nobody goes
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the result says of the data: set, part, per_label ...
+    levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
     changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
 
     def __post_init__(self) -> None:
@@ -216,7 +217,7 @@ class Population:
 
         return Population(
             self.pool, union(self.train), union(self.test), groups, self.objective,
-            names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True},
+            names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True}, levels=self.levels,
         )
 
 

@@ -249,7 +249,7 @@ def network_for(people: Population, network: Network, normalisation: Normalisati
         net = build(network, people.shape, people.objective, mean, std)
     else:
         net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens)
-    return replace(net, precision=precision)
+    return replace(net, precision=precision, levels=net.levels or people.levels)
 
 
 def federation_of(net: Model, people: Population, seed: int, engine: str, device: str, workers: int,
