@@ -61,10 +61,10 @@ class Experiment:
 
     method: str = "fedavg"
     data: str | None = None  # digits, unless the scenario brings its own
-    scenario: str = "iid"
+    scenario: str = ""  # natural for a set that has clients of its own, iid otherwise
     partition: str | None = None  # a partition.npz to load instead of drawing one
     clients: int | None = number(None, ge=1, le=100_000)
-    test_mode: str | None = choice(None, "label_full", "matched", "holdout")
+    test_mode: str | None = choice(None, "label_full", "matched", "holdout", "own")
     shuffle: bool = False  # deal the clients' places at random, so that those who join late come from all groups
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
     join: str = ""  # "20@50": the last 20 clients appear at round 50
@@ -107,7 +107,17 @@ class Experiment:
 
     @property
     def _first_scenario(self) -> scenarios.Scenario:
-        return SCENARIOS[scenarios.parse(self.scenario)[0][0]]
+        return SCENARIOS[scenarios.parse(self._scenario)[0][0]]
+
+    @property
+    def _scenario(self) -> str:
+        """The scenario, or the usual one of the data."""
+        return self.scenario or scenarios.usual(self._own_clients)
+
+    @property
+    def _own_clients(self) -> int:
+        """How many clients the data have in life."""
+        return DATASETS[self.data].clients if self.data else 0
 
     @property
     def options(self) -> RunOptions:
@@ -133,7 +143,8 @@ class Experiment:
         return replace(
             self,
             data=data,
-            clients=self.clients or first.clients,
+            scenario=self._scenario,
+            clients=self.clients or first.clients or self._own_clients or None,
             test_mode=self.test_mode or first.test_mode,
             model=model,
             normalise=self.normalise if self.normalise is not None else model != "mlp" or not images,

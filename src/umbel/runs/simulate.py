@@ -14,7 +14,7 @@ from umbel.runs.experiment import RAW, Experiment, Network, federation_of, netwo
 def simulate(
     data: str | Dataset | Population = "digits",
     *,
-    scenario: str = "iid",
+    scenario: str = "",
     clients: int | None = None,
     model: Network | None = None,
     seed: int = 0,
@@ -27,6 +27,7 @@ def simulate(
 ) -> Federation:
     """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
 
+    `scenario` deals the rows of a set out: by default `natural` where it has clients of its own, `iid` elsewhere.
     Rows of your own are checked: floats become float32, and what does not fit the objective is refused (docs/data.md).
     `workers` processes share long training on a CPU; the result does not depend on how many there are.
     """
@@ -41,7 +42,7 @@ def simulate(
         return experiment.build(*drawn, network=None if model is name else model, workers=workers)[0]
     plan = None
     if isinstance(data, Dataset):
-        data = data.checked()
+        data, scenario = data.checked(), scenario or scenarios.usual(data.clients)
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
         data = realise(plan, data)
     else:
