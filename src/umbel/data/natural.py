@@ -299,7 +299,7 @@ def tokens_of(text: str) -> IntArray:
 
 
 def in_lines(text: str) -> IntArray:
-    """(rows, 81) a role's text in rows of 80 characters and the one that follows; what is left at its end is dropped."""
+    """(rows, 81) a text in rows of 80 characters and the one that follows; what is left at its end is dropped."""
     tokens = tokens_of(text)
     if len(tokens) <= LENGTH:
         return np.empty((0, LENGTH + 1), dtype=np.int64)

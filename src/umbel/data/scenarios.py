@@ -190,7 +190,6 @@ def draw(
     scenario: str, dataset: Dataset, *, clients: int | None = None, seed: int = 0, test_mode: str | None = None
 ) -> Plan:
     """Deal the rows of a data set out to clients. The same arguments give the same plan on every machine."""
-    scenario = scenario or usual(dataset.clients)
     parts = parse(scenario)
     first = SCENARIOS[parts[0][0]]
     count = (first.clients or len(dataset.clients)) if clients is None else clients

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from torch import nn
@@ -61,7 +61,7 @@ class Experiment:
 
     method: str = "fedavg"
     data: str | None = None  # digits, unless the scenario brings its own
-    scenario: str = ""  # natural for a set that has clients of its own, iid otherwise
+    scenario: str = cast(str, None)  # natural for a set that has clients of its own, iid otherwise
     partition: str | None = None  # a partition.npz to load instead of drawing one
     clients: int | None = number(None, ge=1, le=100_000)
     test_mode: str | None = choice(None, "label_full", "matched", "holdout", "own")
@@ -91,6 +91,8 @@ class Experiment:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        if self.scenario is None:
+            object.__setattr__(self, "scenario", scenarios.usual(self._own_clients))
         check(self, "the run")
         _known("method", self.method, ALGORITHMS)
         _known("engine", self.engine, ENGINES)
@@ -107,17 +109,12 @@ class Experiment:
 
     @property
     def _first_scenario(self) -> scenarios.Scenario:
-        return SCENARIOS[scenarios.parse(self._scenario)[0][0]]
-
-    @property
-    def _scenario(self) -> str:
-        """The scenario, or the usual one of the data."""
-        return self.scenario or scenarios.usual(self._own_clients)
+        return SCENARIOS[scenarios.parse(self.scenario)[0][0]]
 
     @property
     def _own_clients(self) -> int:
         """How many clients the data have in life."""
-        return DATASETS[self.data].clients if self.data else 0
+        return DATASETS[self.data].clients if self.data in DATASETS else 0
 
     @property
     def options(self) -> RunOptions:
@@ -143,7 +140,6 @@ class Experiment:
         return replace(
             self,
             data=data,
-            scenario=self._scenario,
             clients=self.clients or first.clients or self._own_clients or None,
             test_mode=self.test_mode or first.test_mode,
             model=model,

@@ -1,6 +1,7 @@
 """A federation on this machine, in one call."""
 
 from pathlib import Path
+from typing import cast
 
 from umbel.data import scenarios
 from umbel.data.clients import Population
@@ -14,7 +15,7 @@ from umbel.runs.experiment import RAW, Experiment, Network, federation_of, netwo
 def simulate(
     data: str | Dataset | Population = "digits",
     *,
-    scenario: str = "",
+    scenario: str = cast(str, None),
     clients: int | None = None,
     model: Network | None = None,
     seed: int = 0,
