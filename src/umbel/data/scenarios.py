@@ -228,9 +228,7 @@ def draw(
 
 def _by_owner(dataset: Dataset, count: int) -> tuple[Drawn, ClientRows]:
     """What the set's clients hold, and their own test rows; of fewer than there are, those with the most rows."""
-    if dataset.owners is None:
-        raise UmbelError(f"natural deals rows to the set's own clients, and {dataset.name} has none: take another"
-                         " scenario, such as iid.")
+    assert dataset.owners is not None
     if count > len(dataset.clients):
         raise UmbelError(f"{dataset.label} has {len(dataset.clients)} clients of its own. Got {count} instead.")
     of_train, of_test = dataset.owners
@@ -246,6 +244,9 @@ def _fits(name: str, dataset: Dataset) -> None:
     scenario, goal, x = SCENARIOS[name], dataset.objective, dataset.x_train
     images = x.ndim == 4
     there = {"": True, "images": images, "uint8 images": images and x.dtype == np.uint8, "labels": goal.classes > 0}
+    if scenario.natural and dataset.owners is None:
+        raise UmbelError(f"natural deals rows to the set's own clients, and {dataset.name} has none: take another"
+                         " scenario, such as iid.")
     if not there[scenario.of]:
         raise UmbelError(f"{name} changes {scenario.of}, and the set {dataset.name} has none: take a scenario that only"
                          " deals rows out, such as dirichlet.")
