@@ -49,18 +49,17 @@ def _data() -> Listed:
         kind = f"{columns} numbers" if columns > 1 else "a number"
         return f"{objective.classes} classes" if objective.classes else kind
 
-    return ["data", "what it is", "training / test rows", "shape", "target", "terms"], [
-        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), target(each.objective),
-         each.terms]
+    return ["data", "what it is", "training / test rows", "shape", "target"], [
+        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), target(each.objective)]
         for name, each in DATASETS.items()
     ]
 
 
-def _citations() -> list[str]:
-    """Whom the terms of a set ask to name."""
+def _terms() -> list[str]:
+    """Under what terms each set is given, and whom these ask to name."""
     from umbel.data.sources import DATASETS
 
-    return [f"Cite with {name}: {each.cite}." for name, each in DATASETS.items() if each.cite]
+    return [f"{name}: {each.terms}{f'; cite {each.cite}' if each.cite else ''}." for name, each in DATASETS.items()]
 
 
 def _scenarios() -> Listed:
@@ -119,7 +118,7 @@ def list_(
         table.add_row(*row)
     console.print(table, highlight=False)
     if what == "data":
-        console.print(Padding(Text("\n".join(_citations()), style="dim"), (1, 0, 0, 0)))
+        console.print(Padding(Text("\n".join(["Terms", *_terms()]), style="dim"), (1, 0, 0, 1)))
     if what == "methods":
         from umbel.runs.recipe import common_settings
 

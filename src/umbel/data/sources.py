@@ -165,7 +165,7 @@ DATASETS: dict[str, Source] = {
         objective=Regress(centre=152.0, scale=77.1, bins=(86.25, 140.5, 211.25)),  # mean, std and quartiles
     ),
     "heart-disease": Source(
-        "Heart disease at four hospitals, 13 findings", "CC BY 4.0",
+        "Heart disease at four hospitals, 13 findings", "CC BY 4.0 as far as known",
         690, 230, (13,), mean=natural.HEART_MEAN, std=natural.HEART_STD,
         objective=Classify(2, labels=("healthy", "ill")), levels=natural.HEART_LEVELS, clients=4,
         cite="Andras Janosi, M.D., Hungarian Institute of Cardiology, Budapest; William Steinbrunn, M.D., University"
@@ -179,7 +179,7 @@ DATASETS: dict[str, Source] = {
         cite="Kwapisz, Weiss and Moore, Activity Recognition using Cell Phone Accelerometers, SensorKDD 2010",
     ),
     "beijing-air": Source(
-        "Beijing's air at 12 stations: PM2.5 in 1, 6, 24 hours", "CC BY 4.0",
+        "Beijing's air at 12 stations: PM2.5 in 1, 6, 24 hours", "CC BY 4.0 as far as known",
         21_850, 8_941, (24, 23), mean=(0.0,), std=(1.0,),  # its reader scales, column by column
         objective=Regress(columns=3, centre=81.3, scale=79.0, bins=(22.0, 58.0, 113.0), unit="µg/m³"), clients=12,
         cite="Zhang et al., Cautionary Tales on Air-Quality Improvement in Beijing, Proceedings of the Royal Society A"
