@@ -44,12 +44,12 @@ def _data() -> Listed:
 
     def target(objective: "Objective") -> str:
         if isinstance(objective, NextToken):
-            return "the next token"
+            return "a token"
         columns = objective.outputs
         kind = f"{columns} numbers" if columns > 1 else "a number"
         return f"{objective.classes} classes" if objective.classes else kind
 
-    return ["data", "what it is", "training / test rows", "shape", "target"], [
+    return ["data", "what it is", "train / test rows", "shape", "target"], [
         [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), target(each.objective)]
         for name, each in DATASETS.items()
     ]
