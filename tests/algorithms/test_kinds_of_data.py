@@ -70,8 +70,6 @@ kinds = pytest.mark.parametrize("kind", [  # a second network of the same rows s
 CLASSES = "Gradient trajectories are forces of classes, and this model predicts none"
 REFUSED = {  # by what a person is told; all else runs
     ("cflgt", "numbers"): CLASSES, ("cflgt", "series"): CLASSES, ("cflgt", "texts"): CLASSES,
-    ("pacfl", "texts"): "Subspaces are of numbers, and tokens are names",
-    ("flag", "texts"): "This method looks at clients class by class, and the targets are none",
 }
 
 

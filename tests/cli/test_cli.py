@@ -387,6 +387,14 @@ def test_lists_name_everything(what: str, names: dict[str, object], umbel: Umbel
     assert [line.split()[0] for line in out.splitlines()[1:] if line[0] != " "] == list(names)
 
 
+def test_data_are_listed_with_their_terms(umbel: Umbel) -> None:
+    """And with whom these ask to name."""
+    out = " ".join(umbel("list", "data").out.split())
+    for name in ("Andras Janosi", "William Steinbrunn", "Matthias Pfisterer", "Robert Detrano", "Kwapisz"):
+        assert name in out
+    assert "svhn: non-commercial use only." in out
+
+
 def test_the_version_is_told(umbel: Umbel) -> None:
     """--version prints a name and a number."""
     assert re.fullmatch(r"umbel \d+\.\d+\.\d+(\.dev\d+)?\n", umbel("--version").out)

@@ -109,9 +109,9 @@ def test_tokens_are_learnt_alike_on_every_engine(method):
 
 
 def test_methods_that_cannot_use_tokens_or_numbers_say_so():
-    """Subspaces are of numbers, class-wise vectors of bins."""
-    with pytest.raises(u.UmbelError, match="Subspaces are of numbers, and tokens are names"):
-        u.run(u.PACFL(), u.simulate(tokens(), model=network, device="cpu"), rounds=1)
+    """Raw rows are numbers, class-wise vectors are of bins."""
+    with pytest.raises(u.UmbelError, match="Raw rows are vectors where they are numbers, and tokens are names"):
+        u.run(u.PACFL(signature="raw"), u.simulate(tokens(), model=network, device="cpu"), rounds=1)
     x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
     people = u.Population.of_sites(dict.fromkeys("abcd", (x, x[:, 0], x, x[:, 0])), u.Regress())
     with pytest.raises(u.UmbelError, match="give the objective bins, as in Regress"):

@@ -19,6 +19,7 @@ from umbel.nets import MODELS
 if TYPE_CHECKING:
     from umbel.algorithms import Algorithm
     from umbel.data.scenarios import Scenario
+    from umbel.nets.objective import Objective
     from umbel.reproduce.table import Table as PaperTable
 
 Listed = tuple[list[str], list[list[str]]]  # the headers, and a row for each name
@@ -39,12 +40,26 @@ def _methods() -> Listed:
 
 def _data() -> Listed:
     from umbel.data.sources import DATASETS
+    from umbel.nets.objective import NextToken
 
-    return ["data", "what it is", "training / test rows", "shape", "target"], [
-        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)),
-         f"{each.classes} classes" if each.classes else "a number"]
+    def target(objective: "Objective") -> str:
+        if isinstance(objective, NextToken):
+            return "a token"
+        columns = objective.outputs
+        kind = f"{columns} numbers" if columns > 1 else "a number"
+        return f"{objective.classes} classes" if objective.classes else kind
+
+    return ["data", "what it is", "train / test rows", "shape", "target"], [
+        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), target(each.objective)]
         for name, each in DATASETS.items()
     ]
+
+
+def _terms() -> list[str]:
+    """Under what terms each set is given, and whom these ask to name."""
+    from umbel.data.sources import DATASETS
+
+    return [f"{name}: {each.terms}{f'; cite {each.cite}' if each.cite else ''}." for name, each in DATASETS.items()]
 
 
 def _scenarios() -> Listed:
@@ -102,6 +117,8 @@ def list_(
     for row in rows:
         table.add_row(*row)
     console.print(table, highlight=False)
+    if what == "data":
+        console.print(Padding(Text("\n".join(["Terms", *_terms()]), style="dim"), (1, 0, 0, 1)))
     if what == "methods":
         from umbel.runs.recipe import common_settings
 

@@ -18,7 +18,8 @@ Data = Annotated[str | None, of_data(
 DataDir = Annotated[Path | None, of_data(envvar="UMBEL_DATA", help="Folder with data sets.")]
 Scenario = Annotated[str | None, of_data(
     autocompletion=complete.scenarios,
-    help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: iid.")]
+    help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: natural"
+         " for a set with clients of its own, else iid.")]
 Partition = Annotated[Path | None, of_data(help="A partition.npz of an earlier run, instead of drawing one.")]
 Clients = Annotated[int | None, of_data(help="How many clients; by default the scenario's own number.")]
 TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched or holdout.")]

@@ -130,10 +130,14 @@ class Population:
         return tuple(self.pool.x.shape[1:])
 
     def in_order(self, order: IntArray) -> "Population":
-        """The same clients in another order; names stay where they are: place 0 is still called c000."""
+        """The same clients in another order; names stay where they are: place 0 is still called c000.
+
+        Names that clients have in life go with them.
+        """
         place = np.argsort(order)
         return replace(
             self, train=[self.train[i] for i in order], test=[self.test[i] for i in order], truth=self.truth[order],
+            names=[self.names[i] for i in order] if "names" in self.facts else self.names,
             joins=None if self.joins is None else self.joins[order],
             leaves=None if self.leaves is None else self.leaves[order],
             changes=tuple(change._replace(client=int(place[change.client])) for change in self.changes),

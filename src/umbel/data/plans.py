@@ -146,7 +146,8 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
     changes = tuple(Change(holding.round, holding.client, train[k], test[k], holding.group)
                     for k, holding in enumerate(holdings) if k >= n)
     return Population(
-        pool, train[:n], test[:n], plan.truth, dataset.objective, facts=plan.facts, changes=changes,
+        pool, train[:n], test[:n], plan.truth, dataset.objective, list(plan.facts.get("names", ())), facts=plan.facts,
+        levels=dataset.levels, changes=changes,
         joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER),
     )
 

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from umbel.errors import UmbelError
 from umbel.nets.gradients import Borrower, Network, functional
 from umbel.nets.learner import Learner, dropouts, norms, statistics_of
-from umbel.nets.objective import Objective
+from umbel.nets.objective import NextToken, Objective
 from umbel.nets.sequences import CausalConv1d
 from umbel.nets.stacking import activations, for_vmap
 from umbel.nets.tape import Tapes
@@ -135,7 +135,9 @@ class Model:
 
     @property
     def classes(self) -> int:
-        """How many kinds of target there are: classes, or bins of a number."""
+        """How many kinds of target there are: classes, bins of a number, or one where texts go on."""
+        if isinstance(self.objective, NextToken):
+            return 1  # a row of text has many targets, and none of them says of which kind the row is
         if not self.objective.groups:
             raise UmbelError("This method looks at clients class by class, and the targets are none: give the objective"
                              " bins, as in Regress(bins=4), or take another method.")

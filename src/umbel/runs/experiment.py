@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from torch import nn
@@ -62,10 +62,10 @@ class Experiment:
 
     method: str = "fedavg"
     data: str | None = None  # digits, unless the scenario brings its own
-    scenario: str = "iid"
+    scenario: str = cast(str, None)  # natural for a set that has clients of its own, iid otherwise
     partition: str | None = None  # a partition.npz to load instead of drawing one
     clients: int | None = number(None, ge=1, le=100_000)
-    test_mode: str | None = choice(None, "label_full", "matched", "holdout")
+    test_mode: str | None = choice(None, "label_full", "matched", "holdout", "own")
     shuffle: bool = False  # deal the clients' places at random, so that those who join late come from all groups
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
     join: str = ""  # "20@50": the last 20 clients appear at round 50
@@ -94,6 +94,8 @@ class Experiment:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        if self.scenario is None:
+            object.__setattr__(self, "scenario", scenarios.usual(self._own_clients))
         check(self, "the run")
         _known("method", self.method, ALGORITHMS)
         _known("engine", self.engine, ENGINES)
@@ -112,6 +114,11 @@ class Experiment:
     @property
     def _first_scenario(self) -> scenarios.Scenario:
         return SCENARIOS[scenarios.parse(self.scenario)[0][0]]
+
+    @property
+    def _own_clients(self) -> int:
+        """How many clients the data have in life."""
+        return DATASETS[self.data].clients if self.data in DATASETS else 0
 
     @property
     def options(self) -> RunOptions:
@@ -137,7 +144,7 @@ class Experiment:
         return replace(
             self,
             data=data,
-            clients=self.clients or first.clients,
+            clients=self.clients or first.clients or self._own_clients or None,
             test_mode=self.test_mode or first.test_mode,
             model=model,
             normalise=self.normalise if self.normalise is not None else model != "mlp" or not images,
@@ -270,7 +277,7 @@ def network_for(people: Population, network: Network, normalisation: Normalisati
         net = build(network, people.shape, people.objective, mean, std, tokens=people.tokens, levels=_levels(people))
     else:
         net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens)
-    return replace(net, precision=precision)
+    return replace(net, precision=precision, levels=net.levels or people.levels)
 
 
 def _levels(people: Population) -> tuple[int, ...]:

@@ -148,8 +148,7 @@ def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], 
     """The newcomer with its rows, behind the clients of the run, whose rows are elsewhere and who are not asked."""
     source = DATASETS[experiment.data] if experiment.data else None
     objective = source.objective if source else objective_of(classes)
-    kind = "pixels" if source is None or source.images else "numbers"
-    like = Like(source.shape if source else MIXED, (kind,), "those of this run")
+    like = Like(source.shape if source else MIXED, (source.inputs if source else "pixels",), "those of this run")
     arrays = formats.client_npz(Path(client)) if isinstance(client, str | Path) else client
     parts = site(f"'{name}'", arrays, objective, like)
     rows = np.split(np.arange(sum(len(y) for _, y in parts)), np.cumsum([len(y) for _, y in parts])[:-1])
@@ -160,5 +159,5 @@ def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], 
     return Population(
         pool, [*[none] * len(known), rows[0]], [*[none] * len(known), rows[1] if len(rows) > 1 else none],
         np.zeros(len(known) + 1, dtype=np.int64), objective, [*known, name], leaves=gone,
-        facts={"groups": 0},
+        facts={"groups": 0}, levels=source.levels if source else (),
     )

@@ -1,6 +1,7 @@
 """A federation on this machine, in one call."""
 
 from pathlib import Path
+from typing import cast
 
 from umbel.data import scenarios
 from umbel.data.clients import Population
@@ -15,7 +16,7 @@ from umbel.runs.experiment import RAW, Experiment, Network, aimed, aims, federat
 def simulate(
     data: str | Dataset | Population = "digits",
     *,
-    scenario: str = "iid",
+    scenario: str = cast(str, None),
     clients: int | None = None,
     model: Network | None = None,
     metric: str = "",
@@ -30,6 +31,7 @@ def simulate(
 ) -> Federation:
     """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
 
+    `scenario` deals the rows of a set out: by default `natural` where it has clients of its own, `iid` elsewhere.
     Rows of your own are checked: floats become float32, and what does not fit the objective is refused (docs/data.md).
     `metric` and `class_weights` (docs/data.md) come on top of what the data's objective says.
     `workers` processes share long training on a CPU; the result does not depend on how many there are.
@@ -46,7 +48,7 @@ def simulate(
         return experiment.build(*drawn, network=None if model is name else model, workers=workers)[0]
     plan = None
     if isinstance(data, Dataset):
-        data = data.checked()
+        data, scenario = data.checked(), scenario or scenarios.usual(data.clients)
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
         data = realise(plan, data)
     else:
