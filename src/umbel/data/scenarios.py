@@ -48,8 +48,10 @@ class Scenario:
     of: str = ""  # what it changes, and is refused without: "images" of any type, "uint8 images" or "labels"
     grouped: bool = True  # False: its shift differs from client to client and makes no groups
     brings_data: bool = False
+    natural: bool = False  # rows belong to whom the data set says
 
 
+OWN = "own"  # test mode: the test rows that a natural client brings
 MOST = 1_000_000  # upper limit of counts: far above any data set, and far below an overflow
 _LABELS = Parameter(0.2, 0, 1, "share of all labels that a client holds (rho)")
 _PER_LABEL = {"per_label": Parameter(100, 2, MOST, "rows of each label; fewer where the set is too small")}
@@ -65,6 +67,9 @@ def _cflgt(count: int, labels: int) -> Scenario:
 
 
 SCENARIOS: dict[str, Scenario] = {
+    "natural": Scenario(
+        "the data set's own clients, each with its own test rows", 0, "own", partition.iid, by_label=False, natural=True,
+    ),
     "iid": Scenario("no heterogeneity: equal random shares", 20, "matched", partition.iid, by_label=False),
     "rotation-4": Scenario(
         "images turned by 0, 90, 180, 270 degrees", partition=partition.every_label, shift=shift.rotation_4,
@@ -186,6 +191,8 @@ def draw(
     first = SCENARIOS[parts[0][0]]
     count = first.clients if clients is None else clients
     mode = first.test_mode if test_mode is None else test_mode
+    if first.natural:
+        count = _natural_count(dataset, clients)
     if first.brings_data and dataset.name != parts[0][0]:
         raise UmbelError(f"{parts[0][0]} brings its own data sets; leave out --data. Got '{dataset.name}'.")
     for name, _ in parts:
@@ -195,23 +202,54 @@ def draw(
                          " objective bins, as in Regress(bins=4), or take iid.")
     if count < 1:
         raise UmbelError(f"The number of clients must be at least 1. Got {count} instead.")
-    if mode not in TEST_MODES:
-        raise unknown("test mode", mode, TEST_MODES)
+    if mode not in TEST_MODES and not (first.natural and mode == OWN):
+        raise unknown("test mode", mode, [*TEST_MODES, *[OWN] * first.natural])
     y_train, y_test = (dataset.objective.groups_of(y) for y in (dataset.y_train, dataset.y_test))
-    drawn = first.partition(y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
+    names: dict[str, Any] = {}
+    if first.natural:
+        drawn, own = _natural(dataset, count)
+        names = {"names": drawn.facts["names"]}
+    else:
+        drawn = first.partition(y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
     shifts, truth, groups = _shifts(parts, drawn, y_train)
-    train, test = TEST_MODES[mode](y_train, y_test, drawn.rows, generator(seed, "test"))
+    train, test = (drawn.rows, own) if mode == OWN else TEST_MODES[mode](
+        y_train, y_test, drawn.rows, generator(seed, "test"))
     for i, both in enumerate(zip(train, test, strict=True)):
         if missing := [kind for kind, rows in zip(("training", "test"), both, strict=True) if not len(rows)]:
             raise UmbelError(
-                f"Every client needs a training row and a test row. Client {i} of {count} has no {missing[0]} row "
+                f"Every client needs a training row and a test row. {f"'{names['names'][i]}'" if names else f'Client {i}'}"
+                f" of {count} has no {missing[0]} row "
                 f"under '{scenario}' with test mode '{mode}'; ask for fewer clients or another test mode."
             )
     facts = {
         "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
         "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": dataset.digest,
+        **({"understood": dict(dataset.understood)} if dataset.understood else {}),
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
+
+
+def _natural_count(dataset: Dataset, clients: int | None) -> int:
+    """How many of the natural clients take part."""
+    if dataset.owners is None:
+        raise UmbelError(f"The scenario natural needs a set whose rows say whose they are, and {dataset.name} does not: name"
+                         " the column that does (--client-column), or take another scenario.")
+    if clients is not None and clients > len(dataset.clients):
+        raise UmbelError(f"The set {dataset.name} has {len(dataset.clients)} clients of its own. Got {clients} instead.")
+    return len(dataset.clients) if clients is None else clients
+
+
+def _natural(dataset: Dataset, count: int) -> tuple[Drawn, ClientRows]:
+    """The clients with the most training rows, in the set's order, and the test rows of each."""
+    assert dataset.owners is not None
+    trained, tested = dataset.owners
+    sizes = np.bincount(trained, minlength=len(dataset.clients))
+    chosen = np.sort(np.argsort(-sizes, kind="stable")[:count])
+    held = {which: np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(sizes)))[:-1])
+            for which, owner in (("train", trained), ("test", tested))}
+    drawn = Drawn([held["train"][i] for i in chosen], np.zeros(count, dtype=np.int64), 0,
+                  {"names": [dataset.clients[i] for i in chosen]})
+    return drawn, [len(dataset.y_train) + held["test"][i] for i in chosen]
 
 
 def _fits(name: str, dataset: Dataset) -> None:

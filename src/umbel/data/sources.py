@@ -6,8 +6,8 @@ The order is: the folder given, $UMBEL_DATA, the system's own packages, the Hugg
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +41,11 @@ class Dataset:
     classes: int = 0
     part: str = ""  # "20,000 of 50,000" training rows; empty for the whole set
     objective: Objective = cast(Objective, None)  # by default a classification
+    levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
+    columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
+    clients: tuple[str, ...] = ()  # whose the rows are, where that is known: the clients of the scenario `natural`
+    owners: tuple[IntArray, IntArray] | None = None  # the position in `clients` of each training and of each test row
+    understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
 
     def __post_init__(self) -> None:
         if self.objective is None and not self.classes:
@@ -54,7 +59,9 @@ class Dataset:
         object.__setattr__(self, "classes", goal.classes)
 
     def checked(self) -> "Dataset":
-        """A set of one's own as it must be; what does not fit is refused."""
+        """A set of one's own as it must be; what does not fit is refused. A raw table may have gaps."""
+        if self.columns:
+            return self
         arrays = (self.x_train, self.y_train, self.x_test, self.y_test)
         train, test = site(f"the set '{self.name}'", arrays, self.objective)
         return replace(self, x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])
@@ -87,6 +94,7 @@ class Source:
     mean: tuple[float, ...]  # of pixels in [0, 1], one number a channel; one a column of a table
     std: tuple[float, ...]
     objective: Objective = Classify(10)
+    natural: bool = False  # whether its rows say whose they are
 
     @property
     def classes(self) -> int:
