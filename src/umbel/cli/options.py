@@ -10,11 +10,26 @@ from umbel.cli import complete
 from umbel.nets import MODELS
 
 of_data = partial(typer.Option, rich_help_panel="Data")
+of_table = partial(typer.Option, rich_help_panel="Your own data")
 of_training = partial(typer.Option, rich_help_panel="Training")
 of_run = partial(typer.Option, rich_help_panel="Run")
 
 Data = Annotated[str | None, of_data(
-    autocompletion=complete.data, help="Data set; `umbel list data`. Default: digits.")]
+    autocompletion=complete.data, help="Data set (`umbel list data`), a table of your own (CSV, Parquet), or a folder"
+                                       " with a file for each client. Default: digits.")]
+ClientColumn = Annotated[str | None, of_table(metavar="NAME", help="The column that says whose a row is.")]
+TargetColumn = Annotated[str | None, of_table(metavar="NAME", help="The column that is to be learnt.")]
+Goal = Annotated[str | None, of_table(
+    "--objective", help="classify or regress. Default: what the target looks like.")]
+Drop = Annotated[str | None, of_table(metavar="NAMES", help="Columns to leave out, joined by commas.")]
+Categories = Annotated[str | None, of_table(metavar="NAMES", help="Columns of whole numbers that are names.")]
+Split = Annotated[str | None, of_table(
+    help="Test rows: rows, drawn; time:COLUMN, the last; column:NAME, which says train or test. Default: rows.")]
+TestShare = Annotated[float | None, of_table(help="Share of each client's rows that it is tested on. Default: 0.25.")]
+Scaling = Annotated[str | None, of_table(
+    help="federated, by sums of all clients; site, by each one's own; none. Default: federated.")]
+PreparationFile = Annotated[Path | None, of_table(
+    "--preparation", help="A preparation.json of an earlier run: nothing is asked of the clients.")]
 DataDir = Annotated[Path | None, of_data(envvar="UMBEL_DATA", help="Folder with data sets.")]
 Scenario = Annotated[str | None, of_data(
     autocompletion=complete.scenarios,

@@ -1,5 +1,5 @@
-"""Data of one's own with clients of their own: a table, a folder with one file or folder for each client, a frame, sets of
-Hugging Face and of Flower. All become a `Dataset` that knows whose its rows are; the scenario `natural` deals by that.
+"""Data of one's own with clients of their own: a table, a folder with a file for each client, a frame, sets of Hugging
+Face and of Flower. All become a `Dataset` that knows whose its rows are; the scenario `natural` deals by that.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ def from_frame(frame: Any, *, client: str, target: str, objective: str | Objecti
 def from_folder(path: str | Path, *, target: str | None = None, objective: str | Objective | None = None,
                 drop: Sequence[str] = (), categories: Sequence[str] = (), split: str = "rows", test_share: float = 0.25,
                 seed: int = 0) -> Dataset:
-    """A folder with one npz, CSV or Parquet file for each client, or one folder of pictures, a folder for each class."""
+    """A folder with an npz, CSV or Parquet file for each client, or a folder of pictures with one for each class."""
     asked = Asked(None, target, objective, tuple(drop), tuple(categories), split, test_share)
     return open_own(path, asked, seed)
 
@@ -60,7 +60,7 @@ def from_huggingface(dataset: Any, *, client: str, target: str, objective: str |
 def from_partitions(parts: Mapping[str, Any] | Iterable[Any], *, target: str, objective: str | Objective | None = None,
                     drop: Sequence[str] = (), categories: Sequence[str] = (), split: str = "rows",
                     test_share: float = 0.25, seed: int = 0) -> Dataset:
-    """Each partition a client: frames or `datasets.Dataset`s by name, or in a list, as Flower's `load_partition` gives."""
+    """Each partition a client: frames or `datasets.Dataset`s, by name or in a list, as of Flower's `load_partition`."""
     asked = Asked(None, target, objective, tuple(drop), tuple(categories), split, test_share)
     if not isinstance(parts, Mapping):
         several = list(parts)
@@ -117,7 +117,7 @@ def open_own(path: str | Path, asked: Asked, seed: int) -> Dataset:
         raise UmbelError(f"There is no file or folder '{path}' with data.")
     if not place.is_dir():
         if not tables.is_table(place):
-            raise UmbelError(f"Data of your own are a table, {', '.join(('.csv', '.csv.gz', '.tsv', '.parquet'))}, or a folder"
+            raise UmbelError("Data of your own are a table (.csv, .csv.gz, .tsv, .parquet), or a folder"
                              f" with a file for each client. Got '{path}' instead.")
         return _of_table(_table(((None, place),), asked, place.name, _state(place)), asked, seed)
     children = sorted(child for child in place.iterdir() if not child.name.startswith("."))
@@ -128,8 +128,8 @@ def open_own(path: str | Path, asked: Asked, seed: int) -> Dataset:
     if children and all(tables.is_table(child) for child in children):
         named = tuple((child.name.split(".")[0], child) for child in children)
         return _of_table(_table(named, asked, place.name, *map(_state, children)), asked, seed)
-    raise UmbelError(f"The folder '{path}' must hold one kind of thing, one for each client: npz files, tables, or folders of"
-                     f" pictures. Got {', '.join(child.name for child in children[:4]) or 'nothing'}.")
+    raise UmbelError(f"The folder '{path}' must hold one kind of thing, one for each client: npz files, tables, or"
+                     f" folders of pictures. Got {', '.join(child.name for child in children[:4]) or 'nothing'}.")
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -209,9 +209,10 @@ def _of_halves(given: Mapping[str, Sequence[Array]], asked: Asked, seed: int, na
         test = np.concatenate([np.full(len(y), k == 1) for k, (_, y) in enumerate(halves)])
         if len(halves) == 1:
             if rows < 2:
-                raise UmbelError(f"Every client needs a row to train on and one to be tested on, and '{client}' has {rows} in"
-                                 " all: add rows, or leave that client out.")
-            test[generator(seed, "table", client).permutation(rows)[: min(rows - 1, max(1, round(asked.test_share * rows)))]] = 1
+                raise UmbelError(f"Every client needs a row to train on and one to be tested on, and '{client}' has"
+                                 f" {rows} in all: add rows, or leave that client out.")
+            order = generator(seed, "table", client).permutation(rows)
+            test[order[: tables.count_of(rows, asked.test_share)]] = True
         xs.append(np.concatenate([x for x, _ in halves]))
         ys.append(np.concatenate([y for _, y in halves]))
         tests.append(test)

@@ -8,6 +8,7 @@ level more than names were heard, for a missing value and for a name that no cli
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,8 +108,8 @@ class Preparation:
     def applied(self, x: NDArray[Any], own: NDArray[Any] | None = None) -> NDArray[np.float32]:
         """Raw rows as inputs. `own` are the training rows of the site, by which it scales where each does so itself."""
         if x.ndim != 2 or x.shape[1] != len(self.columns):
-            raise UmbelError(f"Rows that are to be prepared must have the {len(self.columns)} columns of the preparation."
-                             f" Got the shape {x.shape} instead.")
+            raise UmbelError(f"Rows that are to be prepared must have the {len(self.columns)} columns of the"
+                             f" preparation. Got the shape {x.shape} instead.")
         out = np.empty((len(x), len(self.inputs)), dtype=np.float32)
         numbers = self.numbers
         mean, std = np.array([[self.columns[j].mean, self.columns[j].std] for j in numbers]).reshape(-1, 2).T
@@ -165,9 +166,10 @@ class Preparation:
 def _column(name: str, mean: float = 0.0, std: float = 1.0, missing: bool = False,
             levels: Sequence[int] | None = None) -> Column:
     keys = None if levels is None else tuple(int(key) for key in levels)
-    if not isinstance(name, str) or type(missing) is not bool or not float(std) > 0 or not np.isfinite([mean, std]).all():
+    sound = float(std) > 0 and bool(np.isfinite([mean, std]).all())
+    if not isinstance(name, str) or type(missing) is not bool or not sound:
         raise ValueError(f"the column '{name}' has a mean, a deviation above 0, and says whether values are missing")
-    if keys is not None and any(b <= a for a, b in zip(keys, keys[1:], strict=False)):
+    if keys is not None and any(b <= a for a, b in pairwise(keys)):
         raise ValueError(f"the levels of '{name}' do not ascend")
     return Column(name, float(mean), float(std), missing, keys)
 

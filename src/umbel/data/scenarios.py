@@ -68,7 +68,7 @@ def _cflgt(count: int, labels: int) -> Scenario:
 
 SCENARIOS: dict[str, Scenario] = {
     "natural": Scenario(
-        "the data set's own clients, each with its own test rows", 0, "own", partition.iid, by_label=False, natural=True,
+        "the data set's own clients and their test rows", 0, "own", partition.iid, by_label=False, natural=True,
     ),
     "iid": Scenario("no heterogeneity: equal random shares", 20, "matched", partition.iid, by_label=False),
     "rotation-4": Scenario(
@@ -217,7 +217,7 @@ def draw(
     for i, both in enumerate(zip(train, test, strict=True)):
         if missing := [kind for kind, rows in zip(("training", "test"), both, strict=True) if not len(rows)]:
             raise UmbelError(
-                f"Every client needs a training row and a test row. {f"'{names['names'][i]}'" if names else f'Client {i}'}"
+                f"Every client needs a training row and a test row. Client {names['names'][i] if names else i}"
                 f" of {count} has no {missing[0]} row "
                 f"under '{scenario}' with test mode '{mode}'; ask for fewer clients or another test mode."
             )
@@ -232,8 +232,8 @@ def draw(
 def _natural_count(dataset: Dataset, clients: int | None) -> int:
     """How many of the natural clients take part."""
     if dataset.owners is None:
-        raise UmbelError(f"The scenario natural needs a set whose rows say whose they are, and {dataset.name} does not: name"
-                         " the column that does (--client-column), or take another scenario.")
+        raise UmbelError(f"The scenario natural needs a set whose rows say whose they are, and {dataset.name} does not:"
+                         " name the column that does (--client-column), or take another scenario.")
     if clients is not None and clients > len(dataset.clients):
         raise UmbelError(f"The set {dataset.name} has {len(dataset.clients)} clients of its own. Got {clients} instead.")
     return len(dataset.clients) if clients is None else clients

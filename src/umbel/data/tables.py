@@ -1,7 +1,7 @@
 """Tables of one's own: CSV, Parquet and frames, as rows of float32 with the reasons for everything that was understood.
 
-Numbers stay as they are and missing values are NaN until `prepare` has seen to them. A category is stored as a hash of its
-name, a whole number that float32 has exactly: sites need not agree on a list of names before they can speak of one.
+Numbers stay as they are and missing values are NaN until `prepare` has seen to them. A category is stored as a hash of
+its name, a whole number that float32 has exactly: sites need not agree on a list of names before they can speak of one.
 A file is read in parts, so a large one needs the memory of its numbers and no more.
 """
 
@@ -177,8 +177,8 @@ class _Column:
             narrow = values.astype(np.float32)
         if np.isinf(narrow).any():
             row = int(np.flatnonzero(np.isinf(narrow))[0])
-            raise UmbelError(f"The column '{self.name}' of {self.where} must hold finite float32. Got {values[row]} in row"
-                             f" {first + row}.")
+            raise UmbelError(f"The column '{self.name}' of {self.where} must hold finite float32. Got {values[row]} in"
+                             f" row {first + row}.")
         known = narrow[~np.isnan(narrow)]
         if len(known):
             self.least, self.most = min(self.least, float(known.min())), max(self.most, float(known.max()))
@@ -189,11 +189,11 @@ class _Column:
         for name in names:
             self.names.setdefault(name, hashed(name))
         if len(self.names) > MOST_LEVELS:
-            raise UmbelError(f"The column '{self.name}' of {self.where} has more than {MOST_LEVELS:,} different texts, and a"
-                             f" category has fewer: leave it out (drop '{self.name}').")
+            raise UmbelError(f"The column '{self.name}' of {self.where} has more than {MOST_LEVELS:,} different texts,"
+                             f" and a category has fewer: leave it out (drop '{self.name}').")
         if len(set(self.names.values())) < len(self.names):
-            raise UmbelError(f"Two names in the column '{self.name}' of {self.where} have the same hash: change the spelling"
-                             " of one of them.")
+            raise UmbelError(f"Two names in the column '{self.name}' of {self.where} have the same hash: change the"
+                             " spelling of one of them.")
         keys = np.array([*(self.names[name] for name in names), np.nan], dtype=np.float32)
         taken: NDArray[np.float32] = keys[codes]
         return taken
@@ -238,7 +238,8 @@ def _values(series: Any, name: str, where: str, first: int, kind: str, declared:
     mostly = kind or ("number" if 2 * is_number.sum() >= there.sum() else "category")
     others = np.flatnonzero(there & (~is_number if mostly == "number" else is_number))
     if len(others):
-        raise _mixed(name, where, "numbers" if mostly == "number" else "texts", first + int(others[0]), texts[others[0]])
+        words = "numbers" if mostly == "number" else "texts"
+        raise _mixed(name, where, words, first + int(others[0]), texts[others[0]])
     return mostly, parsed if mostly == "number" else texts
 
 
@@ -248,8 +249,8 @@ def _mixed(name: str, where: str, mostly: str, row: int, value: Any) -> UmbelErr
 
 
 def _date(name: str, where: str, row: int, value: Any) -> UmbelError:
-    return UmbelError(f"The column '{name}' of {where} holds dates, as '{value}' in row {row}, and a model takes numbers:"
-                      " give the hours since an event, the month, or the year as a number; or drop the column.")
+    return UmbelError(f"The column '{name}' of {where} holds dates, as '{value}' in row {row}, and a model takes"
+                      " numbers: give the hours since an event, the month, or the year as a number; or drop the column.")
 
 
 # Tables
@@ -316,8 +317,8 @@ def _whose(frame: Any, column: str | None, client: str | None, first: int, name:
         return np.full(len(frame), whose.setdefault(str(client), len(whose)), dtype=np.int32)
     codes, names = pandas_or_say().factorize(frame[column])
     if (codes < 0).any():
-        raise UmbelError(f"Every row of {name} must say whose it is. Row {first + int(np.flatnonzero(codes < 0)[0])} has no"
-                         f" '{column}'.")
+        raise UmbelError(f"Every row of {name} must say whose it is. Row {first + int(np.flatnonzero(codes < 0)[0])}"
+                         f" has no '{column}'.")
     places = np.array([whose.setdefault(_said(each), len(whose)) for each in names], dtype=np.int32)
     return places[codes]
 
@@ -365,8 +366,8 @@ class _Goal:
         self.kind = self.kind or kind
         if kind == "category" and self.regress:
             row = next(k for k, value in enumerate(values) if value is not None)
-            raise UmbelError(f"The target '{name}' of {self.where} must hold numbers for a regression. Got '{values[row]}' in"
-                             f" row {first + row}.")
+            raise UmbelError(f"The target '{name}' of {self.where} must hold numbers for a regression. Got"
+                             f" '{values[row]}' in row {first + row}.")
         self.parts.append(values)
 
     def known(self) -> NDArray[np.bool_]:
@@ -390,8 +391,8 @@ class _Goal:
         wanted = self.asked.objective == "classify" or isinstance(self.asked.objective, Classify)
         if wanted and (not whole or len(different) > MOST_LEVELS):
             odd = different[different % 1 != 0][:1].tolist() or [f"{len(different):,} different numbers"]
-            raise UmbelError(f"The target '{self.asked.target}' of {self.where} must hold texts, or at most {MOST_LEVELS:,}"
-                             f" whole numbers, to be classified. Got {odd[0]}.")
+            raise UmbelError(f"The target '{self.asked.target}' of {self.where} must hold texts, or at most"
+                             f" {MOST_LEVELS:,} whole numbers, to be classified. Got {odd[0]}.")
         if wanted or (whole and len(different) <= FEW):
             names = tuple(str(int(value)) for value in different)
             return self._several(Target(np.searchsorted(different, values).astype(np.int64), names, False))
@@ -412,8 +413,8 @@ def _joined(inputs: dict[str, _Column], goal: _Goal, owners: list[Array], orders
     kept_out = {column: why for column, reader in inputs.items() if (why := reader.constant) and not all_of_them}
     used = [reader for column, reader in inputs.items() if column not in kept_out]
     if not used:
-        raise UmbelError(f"A table needs a column to learn from, with more than one value. {name} has none beside its target"
-                         " and its clients.")
+        raise UmbelError(f"A table needs a column to learn from, with more than one value. {name} has none beside its"
+                         " target and its clients.")
     x = np.empty((int(known.sum()), len(used)), dtype=np.float32)
     for k, reader in enumerate(used):
         x[:, k] = np.concatenate(reader.parts)[known]
@@ -451,7 +452,7 @@ def tested(table: Table, asked: Asked, seed: int) -> NDArray[np.bool_]:
         for i, rows in enumerate(rows_of):
             if table.order is not None:
                 last = rows[np.argsort(table.order[rows], kind="stable")]
-                test[last[len(rows) - _count(len(rows), asked.test_share):]] = True
+                test[last[len(rows) - count_of(len(rows), asked.test_share):]] = True
             else:
                 rng = generator(seed, "table", table.clients[i] if table.clients else "")
                 test[_drawn(rows, table.target, asked.test_share, rng)] = True
@@ -459,7 +460,8 @@ def tested(table: Table, asked: Asked, seed: int) -> NDArray[np.bool_]:
     return test
 
 
-def _count(rows: int, share: float) -> int:
+def count_of(rows: int, share: float) -> int:
+    """How many of some rows are for the test: one at least, and never all."""
     return min(rows - 1, max(1, round(share * rows)))
 
 
@@ -468,7 +470,7 @@ def _drawn(rows: IntArray, target: Target, share: float, rng: np.random.Generato
     kinds = target.values[rows] if target.names else np.zeros(len(rows), dtype=np.int64)
     shuffled = rng.permutation(len(rows))
     by_kind = shuffled[np.argsort(kinds[shuffled], kind="stable")]
-    count = _count(len(rows), share)
+    count = count_of(len(rows), share)
     picked = np.floor((np.arange(count) + rng.random()) * len(rows) / max(1, count)).astype(np.int64)
     return rows[by_kind[picked]]
 
@@ -480,8 +482,8 @@ def _refuse_halves(table: Table, test: NDArray[np.bool_]) -> None:
         if len(lost := np.flatnonzero(count == 0)):
             whole = int((table.owner == lost[0]).sum())
             of = f"'{table.clients[lost[0]]}'" if table.clients else table.name
-            raise UmbelError(f"Every client needs a row to {half}, and {of} has none, of {whole} in all: add rows, leave that"
-                             " client out, or join it with another.")
+            raise UmbelError(f"Every client needs a row to {half}, and {of} has none, of {whole} in all: add rows,"
+                             " leave that client out, or join it with another.")
 
 
 # What becomes of it

@@ -1,4 +1,4 @@
-"""What sites tell so that a table can be prepared: sums of their numbers, and the names in their categories with counts.
+"""What sites tell so that a table can be prepared: sums of their numbers, names in their categories with counts.
 
 Training rows only, through the door as everything else, so that it is billed. Names travel as hashes.
 """
@@ -79,8 +79,8 @@ def ask(fed: Federation, columns: Sequence[str], levels: Sequence[int], scaling:
                 heard.setdefault(column, set()).add(key)
     if stray := set(heard) - set(categories):
         raise UmbelError(f"A site told of a category in column {min(stray)}, which holds numbers: it has another table.")
-    made = Preparation.made(columns, levels, Sums(count, *parts), rows - count, {j: sorted(keys) for j, keys in heard.items()},
-                            scaling)
+    known = {j: sorted(keys) for j, keys in heard.items()}
+    made = Preparation.made(columns, levels, Sums(count, *parts), rows - count, known, scaling)
     if target:
         assert isinstance(goal, Regress)
         mean, std = Sums(np.array([rows]), *(told["target_sums"].sum(0).cpu().numpy().reshape(2, 1))).moments
