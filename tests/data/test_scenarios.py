@@ -106,7 +106,7 @@ def test_every_entry_describes_itself() -> None:
     """Each scenario has a line for the list, a known test mode, and defaults inside their own ranges."""
     for name, scenario in SCENARIOS.items():
         assert scenario.doc
-        assert scenario.test_mode in TEST_MODES
+        assert scenario.test_mode in ("own", *TEST_MODES) and (scenario.test_mode == "own") == scenario.natural
         assert scenario.clients in (20, 48, 100)
         for key, parameter in scenario.parameters.items():
             assert parse(f"{name}:{key}={parameter.default}") == [(name, {key: parameter.default})]

@@ -20,7 +20,7 @@ from umbel.data.rows import Half
 from umbel.data.sources import Dataset
 from umbel.data.tables import Asked, Part, Table
 from umbel.errors import UmbelError
-from umbel.files import there
+from umbel.files import opened, there
 from umbel.nets.objective import Classify, Objective, Regress
 from umbel.seeds import generator
 
@@ -233,7 +233,8 @@ def _pictures(client: Path) -> list[Array]:
         found = [(path, folder.name) for folder in sorted(half.iterdir()) if folder.is_dir()
                  for path in sorted(folder.iterdir()) if path.suffix.lower() in PICTURES]
         if not found:
-            raise UmbelError(f"The folder '{half}' must hold a folder of pictures (PNG, JPEG) for each class. It has none.")
+            raise UmbelError(f"The folder '{half}' must hold a folder of pictures (PNG, JPEG) for each class. It has"
+                             " none.")
         pixels = [_pixels(path) for path, _ in found]
         other = next((k for k, each in enumerate(pixels) if each.shape != pixels[0].shape), None)
         if other is not None:
@@ -249,7 +250,7 @@ def _pixels(path: Path) -> Array:
         image = import_module("PIL.Image")
     except ImportError as error:
         raise UmbelError("Folders of pictures need the package pillow: pip install 'umbel[images]'.") from error
-    with formats.opened(path, follow=True) as file, formats.reading(path, "picture"), image.open(file) as picture:
+    with opened(path, follow=True) as file, formats.reading(path, "picture"), image.open(file) as picture:
         grey = picture.mode in ("1", "L")
         return _laid_out(np.asarray(picture.convert("L" if grey else "RGB")))
 

@@ -113,7 +113,8 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
     if known not in (dataset.digest, _digest_of_targets(dataset)) or plan.classes != dataset.classes:
         if drawn_on == dataset.label:
             raise UmbelError(f"The rows of {drawn_on} were changed since this partition was drawn: their digest was"
-                             f" {known}, and is {dataset.digest}. Put the old files back, or start again in another folder.")
+                             f" {known}, and is {dataset.digest}. Put the old files back, or start again in"
+                             " another folder.")
         raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}, whose digest is {known}. Got"
                          f" {dataset.label} with {dataset.digest} instead. Give it the same files (--data-dir), or draw"
                          " a new partition in another folder.")

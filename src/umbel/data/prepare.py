@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from umbel.data.clients import Change, IntArray, Pool, Population
+from umbel.data.clients import IntArray, Pool, Population
 from umbel.errors import UmbelError
 from umbel.files import parse_json, read_bytes
 from umbel.nets.objective import Objective, Regress, objective_of
@@ -28,7 +28,7 @@ MOST_COLUMNS = 2**20
 class Sums(NamedTuple):
     """Of the numbers of some rows, column by column; means and deviations come of them."""
 
-    count: NDArray[np.int64]  # values that are there
+    known: NDArray[np.int64]  # values that are there
     sum: NDArray[np.float64]
     squares: NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Sums(NamedTuple):
     @property
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and standard deviation; 0 and 1 where nothing is there, and 1 where all values are one."""
-        count = np.maximum(self.count, 1)
+        count = np.maximum(self.known, 1)
         mean = self.sum / count
         variance = np.maximum(self.squares / count - mean**2, 0)
         spread = variance > 1e-12 * np.maximum(1e-12, mean**2)  # what rounding leaves of a constant is none
@@ -207,8 +207,8 @@ def _apart(people: Population, how: Preparation) -> Population:
         train[i], test[i] = (at + np.searchsorted(held, rows) for rows in (own, people.test[i]))
         for k in later:
             change = changes[k]
-            moved = (at + np.searchsorted(held, rows) for rows in (change.train, change.test))
-            changes[k] = Change(change.round, change.client, *moved, change.group)
+            moved = [at + np.searchsorted(held, rows) for rows in (change.train, change.test)]
+            changes[k] = change._replace(train=moved[0], test=moved[1])
         at += len(held)
     return replace(people, pool=Pool(np.concatenate(xs), np.concatenate(ys)), train=train, test=test,
                    changes=tuple(changes))

@@ -235,7 +235,8 @@ def _natural_count(dataset: Dataset, clients: int | None) -> int:
         raise UmbelError(f"The scenario natural needs a set whose rows say whose they are, and {dataset.name} does not:"
                          " name the column that does (--client-column), or take another scenario.")
     if clients is not None and clients > len(dataset.clients):
-        raise UmbelError(f"The set {dataset.name} has {len(dataset.clients)} clients of its own. Got {clients} instead.")
+        raise UmbelError(f"The set {dataset.name} has {len(dataset.clients)} clients of its own. Got {clients}"
+                         " instead.")
     return len(dataset.clients) if clients is None else clients
 
 

@@ -250,7 +250,7 @@ def _mixed(name: str, where: str, mostly: str, row: int, value: Any) -> UmbelErr
 
 def _date(name: str, where: str, row: int, value: Any) -> UmbelError:
     return UmbelError(f"The column '{name}' of {where} holds dates, as '{value}' in row {row}, and a model takes"
-                      " numbers: give the hours since an event, the month, or the year as a number; or drop the column.")
+                      " numbers: give the hours since an event, the month, or the year; or drop the column.")
 
 
 # Tables
@@ -320,7 +320,8 @@ def _whose(frame: Any, column: str | None, client: str | None, first: int, name:
         raise UmbelError(f"Every row of {name} must say whose it is. Row {first + int(np.flatnonzero(codes < 0)[0])}"
                          f" has no '{column}'.")
     places = np.array([whose.setdefault(_said(each), len(whose)) for each in names], dtype=np.int32)
-    return places[codes]
+    taken: Array = places[codes]
+    return taken
 
 
 def _said(value: Any) -> str:
@@ -394,8 +395,8 @@ class _Goal:
             raise UmbelError(f"The target '{self.asked.target}' of {self.where} must hold texts, or at most"
                              f" {MOST_LEVELS:,} whole numbers, to be classified. Got {odd[0]}.")
         if wanted or (whole and len(different) <= FEW):
-            names = tuple(str(int(value)) for value in different)
-            return self._several(Target(np.searchsorted(different, values).astype(np.int64), names, False))
+            codes = np.searchsorted(different, values).astype(np.int64)
+            return self._several(Target(codes, tuple(str(int(value)) for value in different), False))
         return Target(values.astype(np.float32), (), False)
 
     def _several(self, target: Target) -> Target:

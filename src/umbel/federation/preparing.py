@@ -24,7 +24,7 @@ MOST_LEVELS = 2**20  # of all categories of one site
 
 def _column_sums(net: Model, client: Client, *, numbers: tuple[int, ...], moments: bool, target: bool) -> Reply:
     told = Sums.of(client.x.cpu().numpy()[:, list(numbers)])
-    send: Tree = {"column_counts": torch.from_numpy(told.count), "size": client.size.cpu()}
+    send: Tree = {"column_counts": torch.from_numpy(told.known), "size": client.size.cpu()}
     if moments:
         send |= {"column_sums": torch.from_numpy(told.sum), "column_squares": torch.from_numpy(told.squares)}
     if target:
@@ -43,8 +43,8 @@ def _promised_sums(net: Model, *, numbers: tuple[int, ...], moments: bool, targe
 def _levels(net: Model, client: Client, *, categories: tuple[int, ...]) -> Reply:
     found: list[Tensor] = []
     for j in categories:
-        values, counts = client.x[:, j][~client.x[:, j].isnan()].cpu().unique(return_counts=True)
-        found.append(torch.stack([torch.full_like(counts, j), values.long(), counts], 1))
+        values, counts = np.unique(client.x[:, j][~client.x[:, j].isnan()].cpu().numpy(), return_counts=True)
+        found.append(torch.from_numpy(np.stack([np.full_like(counts, j), values.astype(np.int64), counts], 1)))
     return Reply({"level_counts": torch.cat(found)})
 
 
@@ -78,7 +78,8 @@ def ask(fed: Federation, columns: Sequence[str], levels: Sequence[int], scaling:
             for column, key, _ in own[:length]:
                 heard.setdefault(column, set()).add(key)
     if stray := set(heard) - set(categories):
-        raise UmbelError(f"A site told of a category in column {min(stray)}, which holds numbers: it has another table.")
+        raise UmbelError(f"A site told of a category in column {min(stray)}, which holds numbers: it has another"
+                         " table.")
     known = {j: sorted(keys) for j, keys in heard.items()}
     made = Preparation.made(columns, levels, Sums(count, *parts), rows - count, known, scaling)
     if target:
