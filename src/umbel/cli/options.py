@@ -36,7 +36,7 @@ Scenario = Annotated[str | None, of_data(
     help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: iid.")]
 Partition = Annotated[Path | None, of_data(help="A partition.npz of an earlier run, instead of drawing one.")]
 Clients = Annotated[int | None, of_data(help="How many clients; by default the scenario's own number.")]
-TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched or holdout.")]
+TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched, holdout or, with natural, own.")]
 Shuffle = Annotated[bool | None, of_data("--shuffle", help="Shuffle clients: late ones come from all groups.")]
 Pooled = Annotated[bool | None, of_data("--pooled", help="One client per true group, with all its data.")]
 Join = Annotated[str | None, of_data(help="20@50: the last 20 clients appear at round 50.")]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ PICTURES = (".png", ".jpg", ".jpeg")
 
 def is_own(data: str | None) -> bool:
     """Whether `data` means a file or a folder, and not a set by name."""
-    return data is not None and (tables.is_table(data) or "/" in data or "\\" in data or Path(data).is_dir())
+    return data is not None and (tables.is_table(data) or isdir(data))
 
 
 def from_frame(frame: Any, *, client: str, target: str, objective: str | Objective | None = None,

@@ -111,7 +111,7 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
     """The clients of a plan; their pool has each (row, shift) once."""
     drawn_on, known = plan.facts.get("data", "another data set"), plan.facts.get("data_hash")
     if known not in (dataset.digest, _digest_of_targets(dataset)) or plan.classes != dataset.classes:
-        if drawn_on == dataset.label:
+        if drawn_on == dataset.label and dataset.understood:  # a file of one's own
             raise UmbelError(f"The rows of {drawn_on} were changed since this partition was drawn: their digest was"
                              f" {known}, and is {dataset.digest}. Put the old files back, or start again in"
                              " another folder.")

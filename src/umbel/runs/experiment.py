@@ -77,7 +77,7 @@ class Experiment:
     scenario: str | None = None  # natural where the data say whose the rows are, iid otherwise
     partition: str | None = None  # a partition.npz to load instead of drawing one
     clients: int | None = number(None, ge=1, le=100_000)
-    test_mode: str | None = choice(None, OWN, "label_full", "matched", "holdout")
+    test_mode: str | None = choice(None, "label_full", "matched", "holdout", OWN)
     shuffle: bool = False  # deal the clients' places at random, so that those who join late come from all groups
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
     join: str = ""  # "20@50": the last 20 clients appear at round 50
@@ -124,7 +124,11 @@ class Experiment:
 
     @property
     def _first_scenario(self) -> scenarios.Scenario:
-        return SCENARIOS[scenarios.parse(self.scenario or self._usual_scenario)[0][0]]
+        return SCENARIOS[scenarios.parse(self._chosen_scenario)[0][0]]
+
+    @property
+    def _chosen_scenario(self) -> str:
+        return self._usual_scenario if self.scenario is None else self.scenario
 
     @property
     def _usual_scenario(self) -> str:
@@ -170,7 +174,7 @@ class Experiment:
         return replace(
             self,
             data=data,
-            scenario=self.scenario or self._usual_scenario,
+            scenario=self._chosen_scenario,
             clients=self.clients or first.clients or None,  # a set's own clients are counted when it is read
             split=self.asked.split if own else None,
             test_share=self.asked.test_share if own else None,
@@ -198,8 +202,7 @@ class Experiment:
             dataset = _loaded(self.data, folder)
         if self.partition:
             return load_plan(self.partition), dataset
-        scenario = self.scenario or self._usual_scenario
-        drawn = scenarios.draw(scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
+        drawn = scenarios.draw(self._chosen_scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
         return drawn, dataset
 
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None,
