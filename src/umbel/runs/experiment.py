@@ -202,7 +202,8 @@ class Experiment:
             dataset = _loaded(self.data, folder)
         if self.partition:
             return load_plan(self.partition), dataset
-        drawn = scenarios.draw(self._chosen_scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
+        drawn = scenarios.draw(self._chosen_scenario, dataset, clients=self.clients, seed=self.seed,
+                               test_mode=self.test_mode)
         return drawn, dataset
 
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None,
