@@ -125,8 +125,8 @@ def test_moments_are_of_the_values_that_are_there() -> None:
 
 
 def test_clients_are_asked_and_that_is_billed() -> None:
-    """Training rows give mean 0 and deviation 1 over all; 2 clients x 8 bytes each of count, size, sum and squares, and 24
-    for each name at each client (f and m at b, m at a); result.json's first round has them.
+    """Training rows give mean 0 and deviation 1 over all; 2 clients x 8 bytes each of count, size, sum and squares, and
+    24 for each name at each client (f and m at b, m at a); result.json's first round has them.
     """
     data = from_frame(frame(), client="hospital", target="death")
     fed = umbel.simulate(data, model="mlp")
