@@ -7,7 +7,7 @@ import pytest
 
 import umbel
 from umbel.data import tables
-from umbel.data.own import from_folder, from_frame, from_partitions, read_site
+from umbel.data.own import from_folder, from_frame, from_huggingface, from_partitions, read_site, to_huggingface
 from umbel.data.prepare import Column, Preparation, Sums
 from umbel.data.scenarios import draw
 from umbel.data.tables import Asked, hashed
@@ -212,3 +212,33 @@ def test_a_site_reads_its_table_as_others_prepared_theirs(tmp_path: Path) -> Non
     assert (x.shape, set(y.tolist())) == ((6, 3), {0})
     assert test is not None
     assert set(x[:, 1].tolist()) <= {0, 1, 2}
+
+
+def test_sets_of_hugging_face_and_flower_go_both_ways() -> None:
+    """A natural client column; partitions of a Flower partitioner; ours, taken apart by its NaturalIdPartitioner."""
+    sets = pytest.importorskip("datasets")
+    partitioners = pytest.importorskip("flwr_datasets.partitioner")
+    table = sets.Dataset.from_pandas(frame())
+    data = from_huggingface(table, client="hospital", target="death")
+    assert (data.clients, data.columns) == (("a", "b"), ("age", "sex"))
+    drawn = partitioners.IidPartitioner(num_partitions=2)
+    drawn.dataset = table
+    parts = from_partitions([drawn.load_partition(i) for i in range(2)], target="death", drop=["hospital"])
+    assert parts.understood["sites"] == {"0": 4, "1": 4}
+    ours = to_huggingface(data)
+    assert list(ours) == ["a", "b"]
+    again = partitioners.NaturalIdPartitioner(partition_by="client")
+    again.dataset = sets.concatenate_datasets(list(ours.values()))
+    assert sorted(len(again.load_partition(i)) for i in range(again.num_partitions)) == [4, 4]
+    assert sum(ours["a"]["test"]) == 1
+
+
+def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
+    """The same rows and the same understanding."""
+    pytest.importorskip("pyarrow")
+    frame().to_parquet(tmp_path / "patients.parquet")
+    asked = Asked("hospital", "death")
+    one = tables.read([(None, tmp_path / "patients.parquet")], asked, "patients")
+    other = tables.read([(None, written(tmp_path))], asked, "patients")
+    assert np.array_equal(one.x, other.x, equal_nan=True)
+    assert one.about == other.about
