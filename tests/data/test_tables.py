@@ -207,7 +207,7 @@ def test_a_site_reads_its_table_as_others_prepared_theirs(tmp_path: Path) -> Non
     how = umbel.simulate(data).provenance.preparation
     assert how is not None
     (tmp_path / "p.json").write_bytes(Preparation(how.columns, objective=data.objective, target="death").json())
-    frame(death="no", extra=range(8)).to_csv(tmp_path / "site.csv", index=False)
+    frame(death="no", age=40.0, extra=range(8)).to_csv(tmp_path / "site.csv", index=False)
     (x, y), test = read_site(tmp_path / "site.csv", tmp_path / "p.json")
     assert (x.shape, set(y.tolist())) == ((6, 3), {0})
     assert test is not None
