@@ -10,11 +10,26 @@ from umbel.cli import complete
 from umbel.nets import MODELS
 
 of_data = partial(typer.Option, rich_help_panel="Data")
+of_table = partial(typer.Option, rich_help_panel="Your own data")
 of_training = partial(typer.Option, rich_help_panel="Training")
 of_run = partial(typer.Option, rich_help_panel="Run")
 
 Data = Annotated[str | None, of_data(
-    autocompletion=complete.data, help="Data set; `umbel list data`. Default: digits.")]
+    autocompletion=complete.data, help="Data set (`umbel list data`), a table of your own (CSV, Parquet), or a folder"
+                                       " with a file for each client. Default: digits.")]
+ClientColumn = Annotated[str | None, of_table(metavar="NAME", help="The column that says whose a row is.")]
+TargetColumn = Annotated[str | None, of_table(metavar="NAME", help="The column that is to be learnt.")]
+Goal = Annotated[str | None, of_table(
+    "--objective", help="classify or regress. Default: what the target looks like.")]
+Drop = Annotated[str | None, of_table(metavar="NAMES", help="Columns to leave out, joined by commas.")]
+Categories = Annotated[str | None, of_table(metavar="NAMES", help="Columns of whole numbers that are names.")]
+Split = Annotated[str | None, of_table(
+    help="Test rows: rows, drawn; time:COLUMN, the last; column:NAME, which says train or test. Default: rows.")]
+TestShare = Annotated[float | None, of_table(help="Share of each client's rows that it is tested on. Default: 0.25.")]
+Scaling = Annotated[str | None, of_table(
+    help="federated, by sums of all clients; site, by each one's own; none. Default: federated.")]
+PreparationFile = Annotated[Path | None, of_table(
+    "--preparation", help="A preparation.json of an earlier run: nothing is asked of the clients.")]
 DataDir = Annotated[Path | None, of_data(envvar="UMBEL_DATA", help="Folder with data sets.")]
 Scenario = Annotated[str | None, of_data(
     autocompletion=complete.scenarios,
@@ -22,7 +37,7 @@ Scenario = Annotated[str | None, of_data(
          " for a set with clients of its own, else iid.")]
 Partition = Annotated[Path | None, of_data(help="A partition.npz of an earlier run, instead of drawing one.")]
 Clients = Annotated[int | None, of_data(help="How many clients; by default the scenario's own number.")]
-TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched or holdout.")]
+TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched, holdout or, with natural, own.")]
 Shuffle = Annotated[bool | None, of_data("--shuffle", help="Shuffle clients: late ones come from all groups.")]
 Pooled = Annotated[bool | None, of_data("--pooled", help="One client per true group, with all its data.")]
 Join = Annotated[str | None, of_data(help="20@50: the last 20 clients appear at round 50.")]

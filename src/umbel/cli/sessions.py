@@ -35,6 +35,7 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
     else:
         assert experiment is not None
         session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir, workers or cores())
+    _say_understood(session, quiet)
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
     _play(session, session.algorithm.name, quiet, f"Go on with: {shlex.join(again)}")
@@ -51,16 +52,26 @@ def compare(*, methods: list[str], seeds: int, setting: list[str] | None, epochs
     folder = out or _free_folder(f"compare-{_name(common, method=False)}")
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
     width = max(map(len, methods))
-    for session in comparison.sessions(plan, folder, data_dir, workers or cores()):
+    for k, session in enumerate(comparison.sessions(plan, folder, data_dir, workers or cores())):
+        _say_understood(session, quiet or k > 0)
         _play(session, f"{session.algorithm.name:{width}} seed {session.fed.seed}", quiet, again)
     lines = comparison.table(folder, plan)
     comparison.write(folder, lines)
     resolved = plan[0].resolved()
     data_name = [resolved.data] if resolved.data else []
-    title = [*data_name, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"]
+    clients = [f"{resolved.clients} clients"] if resolved.clients else []
+    title = [*data_name, str(resolved.scenario), *clients, f"rounds: {resolved.rounds}"]
     console.print()
     console.print(screen.compare_table(lines, ", ".join(title)))
     say(f"Runs, compare.json and compare.csv: {folder}")
+
+
+def _say_understood(session: Session, quiet: bool) -> None:
+    """What was read of a table of one's own, before anything is learnt of it."""
+    understood = (session.fed.provenance.scenario or {}).get("understood")
+    if understood and not quiet:
+        for line in screen.understood_lines(understood):
+            say(line)
 
 
 def _typed(choices: dict[str, Any]) -> dict[str, Any]:
@@ -89,8 +100,8 @@ def _name(experiment: Experiment, method: bool = True) -> str:
     """`fedavg-digits-rotation-4-s0`; the same experiment has the same name."""
     resolved = experiment.resolved()
     parts = [resolved.method] if method else []
-    parts += [resolved.data] if resolved.data else []
-    return re.sub(r"[^\w.-]+", "_", "-".join([*parts, resolved.scenario, f"s{resolved.seed}"]))
+    parts += [Path(resolved.data).name] if resolved.data else []
+    return re.sub(r"[^\w.-]+", "_", "-".join([*parts, str(resolved.scenario), f"s{resolved.seed}"]))
 
 
 def _folders(name: str) -> list[Path]:

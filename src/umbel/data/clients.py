@@ -81,6 +81,7 @@ class Population:
     leaves: IntArray | None = None  # (n,) the round from which each is gone; None = nobody goes
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the result says of the data: set, part, per_label ...
     levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
+    columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
 
     def __post_init__(self) -> None:
@@ -120,7 +121,9 @@ class Population:
         return cls(Pool(x, y), rows[0::2], rows[1::2], known, goal, [str(name) for name in sites], facts=facts)
 
     def checked(self) -> "Population":
-        """The same, with a pool as it must be; what does not fit is refused."""
+        """The same, with a pool as it must be; what does not fit is refused. A raw table may have gaps."""
+        if self.columns:
+            return self
         [(x, y)] = own_rows.site("the pool", self.pool, self.objective)
         return self if x is self.pool.x and y is self.pool.y else replace(self, pool=Pool(x, y))
 
@@ -224,6 +227,7 @@ class Population:
         return Population(
             self.pool, union(self.train), union(self.test), groups, self.objective,
             names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True}, levels=self.levels,
+            columns=self.columns,
         )
 
 

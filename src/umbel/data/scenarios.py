@@ -216,12 +216,14 @@ def draw(
     for i, both in enumerate(zip(train, test, strict=True)):
         if missing := [kind for kind, rows in zip(("training", "test"), both, strict=True) if not len(rows)]:
             raise UmbelError(
-                f"Every client needs a training row and a test row. Client {i} of {count} has no {missing[0]} row "
+                "Every client needs a training row and a test row. Client"
+                f" {drawn.facts['names'][i] if first.natural else i} of {count} has no {missing[0]} row "
                 f"under '{scenario}' with test mode '{mode}'; ask for fewer clients or another test mode."
             )
     facts = {
         "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
         "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": dataset.digest,
+        **({"understood": dict(dataset.understood)} if dataset.understood else {}),
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
 
@@ -245,8 +247,8 @@ def _fits(name: str, dataset: Dataset) -> None:
     images = x.ndim == 4
     there = {"": True, "images": images, "uint8 images": images and x.dtype == np.uint8, "labels": goal.classes > 0}
     if scenario.natural and dataset.owners is None:
-        raise UmbelError(f"natural deals rows to the set's own clients, and {dataset.name} has none: take another"
-                         " scenario, such as iid.")
+        raise UmbelError(f"natural deals rows to the set's own clients, and {dataset.name} has none: name the column"
+                         " that says whose a row is (--client-column), or take another scenario, such as iid.")
     if not there[scenario.of]:
         raise UmbelError(f"{name} changes {scenario.of}, and the set {dataset.name} has none: take a scenario that only"
                          " deals rows out, such as dirichlet.")

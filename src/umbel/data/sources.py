@@ -6,8 +6,8 @@ The order is: the folder given, $UMBEL_DATA, the system's own packages, the Hugg
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +45,8 @@ class Dataset:
     levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
     clients: tuple[str, ...] = ()  # whose rows they are in life, by name; () = nobody's
     owners: tuple[IntArray, IntArray] | None = None  # of training and of test rows: the row's place in `clients`
+    columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
+    understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
 
     def __post_init__(self) -> None:
         if self.objective is None and not self.classes:
@@ -67,7 +69,9 @@ class Dataset:
                              f" training rows and one for the test rows, of places in its {len(self.clients)} clients.")
 
     def checked(self) -> "Dataset":
-        """A set of one's own as it must be; what does not fit is refused."""
+        """A set of one's own as it must be; what does not fit is refused. A raw table may have gaps."""
+        if self.columns:
+            return self
         arrays = (self.x_train, self.y_train, self.x_test, self.y_test)
         train, test = site(f"the set '{self.name}'", arrays, self.objective)
         return replace(self, x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from torch import nn
@@ -12,9 +12,13 @@ from torch import nn
 from umbel.algorithms import ALGORITHMS, Algorithm, Local
 from umbel.data import events, scenarios, sources
 from umbel.data.clients import NEVER, IntArray, Population
+from umbel.data.own import is_own, open_own
 from umbel.data.plans import Plan, load_plan, realise
+from umbel.data.prepare import SCALINGS, Preparation
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS, Dataset
+from umbel.data.tables import Asked
+from umbel.data.testsets import OWN
 from umbel.engines import ENGINES
 from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
@@ -26,6 +30,7 @@ from umbel.nets.model import PRECISIONS, Model
 from umbel.nets.objective import METRICS, Classify, NextToken
 from umbel.nets.wrap import build, wrap
 from umbel.runs.options import RunOptions
+from umbel.runs.prepared import prepare
 from umbel.runs.recipe import read_toml, settings_of, to_toml, typed
 from umbel.seeds import generator
 
@@ -62,10 +67,19 @@ class Experiment:
 
     method: str = "fedavg"
     data: str | None = None  # digits, unless the scenario brings its own
-    scenario: str = cast(str, None)  # natural for a set that has clients of its own, iid otherwise
+    client_column: str | None = None  # of a table: whose a row is
+    target_column: str | None = None  # of a table: what is to be learnt
+    objective: str | None = choice(None, "classify", "regress")  # of own data; None = what the target looks like
+    drop: str | None = None  # columns of a table that are left out: "id,name"
+    categories: str | None = None  # columns of whole numbers that are names: "ward,month"
+    split: str | None = None  # of a table into training and test rows: rows, time:COLUMN or column:NAME
+    test_share: float | None = number(None, gt=0, lt=1)  # of each client's rows
+    scaling: str | None = choice(None, *SCALINGS)  # of a table: by sums of all clients, by each site's own, not at all
+    preparation: str | None = None  # a preparation.json of an earlier run: nothing is asked of the clients
+    scenario: str | None = None  # natural where the data say whose the rows are, iid otherwise
     partition: str | None = None  # a partition.npz to load instead of drawing one
     clients: int | None = number(None, ge=1, le=100_000)
-    test_mode: str | None = choice(None, "label_full", "matched", "holdout", "own")
+    test_mode: str | None = choice(None, "label_full", "matched", "holdout", OWN)
     shuffle: bool = False  # deal the clients' places at random, so that those who join late come from all groups
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
     join: str = ""  # "20@50": the last 20 clients appear at round 50
@@ -100,7 +114,11 @@ class Experiment:
         _known("method", self.method, ALGORITHMS)
         _known("engine", self.engine, ENGINES)
         _known("model", self.model, MODELS)
-        _known("data set", self.data, DATASETS)
+        if is_own(self.data):
+            self.asked  # noqa: B018 (its own check)
+        else:
+            _known("data set", self.data, DATASETS)
+            self._refuse_for_tables()
         _known("metric", self.metric or None, METRICS)
         if self._first_scenario.brings_data and self.data is not None:
             raise UmbelError(f"The scenario '{self.scenario}' brings its own data sets. Leave out data '{self.data}'.")
@@ -113,7 +131,28 @@ class Experiment:
 
     @property
     def _first_scenario(self) -> scenarios.Scenario:
-        return SCENARIOS[scenarios.parse(self.scenario)[0][0]]
+        return SCENARIOS[scenarios.parse(self._chosen_scenario)[0][0]]
+
+    @property
+    def _chosen_scenario(self) -> str:
+        return self._usual_scenario if self.scenario is None else self.scenario
+
+    @property
+    def _usual_scenario(self) -> str:
+        named = DATASETS.get(self.data or "")
+        return "natural" if is_own(self.data) or (named is not None and named.natural) else "iid"
+
+    @property
+    def asked(self) -> Asked:
+        """What is said of a table of one's own."""
+        return Asked(self.client_column, self.target_column, self.objective, _names(self.drop), _names(self.categories),
+                     self.split or "rows", self.test_share or Asked.test_share)
+
+    def _refuse_for_tables(self) -> None:
+        for name in OF_TABLES:
+            if getattr(self, name) is not None:
+                raise UmbelError(f"The '{name}' of a run is for data of your own, as in --data patients.csv. Got data"
+                                 f" '{self.data or 'digits'}'.")
 
     @property
     def _own_clients(self) -> int:
@@ -138,16 +177,24 @@ class Experiment:
         """The same experiment with every default written out."""
         first = self._first_scenario
         data = self.data or (None if first.brings_data else "digits")
-        images = data is None or DATASETS[data].images
-        model = self.model or ("lenet5" if data is None else "mlp" if data == "digits" else DATASETS[data].model)
+        own = is_own(data)
+        images = data is None or (not own and DATASETS[data].images)
+        usual = "lenet5" if data is None else "mlp" if own or data == "digits" else DATASETS[data].model
+        model = self.model or usual
+        if own and self.normalise:
+            raise UmbelError("Data of your own are scaled by --scaling. Got --normalise for them.")
         algorithm = self.algorithm()
         return replace(
             self,
             data=data,
-            clients=self.clients or first.clients or self._own_clients or None,
+            scenario=self._chosen_scenario,
+            clients=self.clients or first.clients or self._own_clients or None,  # own data are counted when read
+            split=self.asked.split if own else None,
+            test_share=self.asked.test_share if own else None,
+            scaling=self.scaling or ("federated" if own and self.preparation is None else None),
             test_mode=self.test_mode or first.test_mode,
             model=model,
-            normalise=self.normalise if self.normalise is not None else model != "mlp" or not images,
+            normalise=self.normalise if self.normalise is not None else not own and (model != "mlp" or not images),
             device=device_of(self.device).type,
             fine_tune=algorithm.local.epochs if self.fine_tune is None else self.fine_tune,
             settings=settings_of(algorithm),
@@ -160,13 +207,16 @@ class Experiment:
 
     def draw(self, folder: Path | None = None) -> tuple[Plan, Dataset]:
         """Who holds what, and the data it speaks of. `folder` is where data sets are looked for first."""
-        if self.data is None:
+        if is_own(self.data):
+            dataset = open_own(str(self.data), self.asked, self.seed)
+        elif self.data is None:
             dataset = scenarios.mix4(lambda name: _loaded(name, folder))
         else:
             dataset = _loaded(self.data, folder)
         if self.partition:
             return load_plan(self.partition), dataset
-        drawn = scenarios.draw(self.scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
+        drawn = scenarios.draw(self._chosen_scenario, dataset, clients=self.clients, seed=self.seed,
+                               test_mode=self.test_mode)
         return drawn, dataset
 
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None,
@@ -182,7 +232,11 @@ class Experiment:
         people = replace(people, joins=events.joins(self.join, n) if self.join else people.joins,
                          leaves=events.leaves(self.leave, n) if self.leave else people.leaves)
         self._never_empty(people)
-        fed = self.gather(people, network, workers, plan=plan, data=dataset.label, part=dataset.part)
+        given = None if self.preparation is None else Preparation.read(self.preparation)
+        people, how, sent = prepare(people, self.scaling or "federated", given, self.seed, self.target_column or "",
+                                    self.client_column or "")
+        fed = self.gather(people, network, workers, plan=plan, data=dataset.label, part=dataset.part, preparation=how,
+                          prepared=sent)
         return fed, self.algorithm(tuple(people.truth.tolist()), fed.provenance.truth_changes)
 
     def _shuffled(self, n: int) -> IntArray:
@@ -221,7 +275,7 @@ class Experiment:
                 )
 
     def _normalisation(self) -> Normalisation:
-        if not self.normalise:
+        if not self.normalise or is_own(self.data):
             return RAW
         return COMMON if self.data is None else (DATASETS[self.data].mean, DATASETS[self.data].std)
 
@@ -248,9 +302,18 @@ class Experiment:
         return cls(**{**table, **changes, "settings": settings})
 
 
-SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
-         "model", "normalise", "seed", "engine", "device", "precision")
-"""The fields that make a federation."""
+OF_TABLES = ("client_column", "target_column", "objective", "drop", "categories", "split", "test_share")
+"""The fields that say how data of one's own are read."""
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Names joined by commas."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+SETUP = ("data", *OF_TABLES, "scaling", "preparation",
+         "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
+         "model", "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
 
 
 def aimed(people: Population, metric: str, class_weights: str) -> Population:

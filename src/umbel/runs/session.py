@@ -152,9 +152,10 @@ class Session:
 
 def describe(folder: RunFolder, fed: Federation) -> None:
     """Write once who holds what, on which machine, and what the network is; or check it against what the folder has."""
-    plan = fed.provenance.plan
+    plan, preparation = fed.provenance.plan, fed.provenance.preparation
     about = {"env.json": json_bytes(environment(fed)), "model.json": json_bytes(described(fed.net)),
-             **({} if plan is None else {"partition.npz": plan_bytes(plan)})}
+             **({} if plan is None else {"partition.npz": plan_bytes(plan)}),
+             **({} if preparation is None else {"preparation.json": preparation.json()})}
     if other := folder.describe(about, fed.provenance.partition_hash, versions()):
         warnings.warn(f"{other} Go on, but bits may differ from those of a run that was not stopped.", UmbelWarning,
                       stacklevel=2)
@@ -181,6 +182,8 @@ def keep(result: Result, path: Path) -> Path:
         about = {"env.json": json_bytes({"versions": result.info["versions"]})}
         about |= {"model.json": json_bytes(described(result.net))} if result.net is not None else {}
         about |= {"partition.npz": plan_bytes(result.provenance.plan)} if result.provenance.plan is not None else {}
+        how = result.provenance.preparation
+        about |= {"preparation.json": how.json()} if how is not None else {}
         folder.describe(about, result.provenance.partition_hash, result.info["versions"])
         for record in result.records[:-1]:
             folder.add_line(record)
@@ -292,7 +295,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         setup={name: value for name, value in recipe.items()
                if name not in {"method", "settings", *asdict(RunOptions())}},
         plan=load_plan(seal.checked("partition.npz")) if seal.there("partition.npz") else None, data=info["data"],
-        part=info["data_part"], partition_hash=info["partition_hash"],
+        part=info["data_part"], partition_hash=info["partition_hash"], preparation=seal.preparation(),
     )
     truth = tuple((info["clusters"]["truth"] or {}).values())  # of the last round: the run is over
     if algorithm is None and info["method"] not in ALGORITHMS:
