@@ -250,7 +250,7 @@ def test_natural_is_the_scenario_of_a_set_with_clients() -> None:
     found = umbel.Experiment(data="wisdm").resolved()
     assert (found.scenario, found.clients, found.test_mode, found.normalise) == ("natural", 36, "own", True)
     assert umbel.Experiment(data="wisdm", scenario="iid").resolved().clients == 20
-    assert umbel.Experiment().scenario == "iid"
+    assert umbel.Experiment().resolved().scenario == "iid"
     assert umbel.Experiment(data="shakespeare", clients=60).resolved().clients == 60
 
 

@@ -103,7 +103,7 @@ def test_natural_deals_rows_to_their_owners() -> None:
     assert all((data.owners[0][rows] == i).all() for i, rows in enumerate(plan.train))
     assert all((data.owners[1][rows - len(data.y_train)] == i).all() for i, rows in enumerate(plan.test))
     assert draw("natural", data, clients=1).facts["names"] == ["b"]
-    with pytest.raises(UmbelError, match="natural needs a set whose rows say whose they are, and digits does not"):
+    with pytest.raises(UmbelError, match="natural deals rows to the set's own clients, and digits has none"):
         draw("natural", umbel.open_dataset("digits"))
 
 

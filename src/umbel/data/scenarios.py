@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -181,7 +181,7 @@ def _checked(name: str, key: str, value: float) -> float:
     return value
 
 
-def usual(clients: Sequence[str] | int) -> str:
+def usual(clients: object) -> str:
     """The scenario where nobody names one: natural for a set that has clients of its own."""
     return "natural" if clients else "iid"
 

@@ -108,8 +108,6 @@ class Experiment:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if self.scenario is None:
-            object.__setattr__(self, "scenario", scenarios.usual(self._own_clients))
         check(self, "the run")
         _known("method", self.method, ALGORITHMS)
         _known("engine", self.engine, ENGINES)
@@ -139,8 +137,7 @@ class Experiment:
 
     @property
     def _usual_scenario(self) -> str:
-        named = DATASETS.get(self.data or "")
-        return "natural" if is_own(self.data) or (named is not None and named.natural) else "iid"
+        return scenarios.usual(is_own(self.data) or self._own_clients)
 
     @property
     def asked(self) -> Asked:
