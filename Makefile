@@ -44,6 +44,9 @@ mutants: $(READY)
 # What the slow tests do a little of. Each prints what was tried and how it ended, and fails where something is wrong.
 faults: $(READY)
 	$(BIN)/python tests/faults/command_lines.py --count 500
+	$(BIN)/python tests/faults/mutated_data.py --count 372
+	$(BIN)/python tests/faults/links.py
+	$(BIN)/python tests/faults/forged.py --count 300
 	$(BIN)/python tests/faults/folders.py --count 2000
 	$(BIN)/python tests/faults/disk.py --every
 

@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoints.py [--device cuda] [--old OLD/src] [--repeats 9] [--rounds 12]
 
-SOLO is the dearest: every client's model is written. Clients × 100 rows, LeNet-5 of 3x32x32, one epoch of batches of
-10, no evaluation but the last. All that is compared runs in turn, in processes that stay: a run in memory, the same in
+SOLO is the dearest: every client's model is written. LeNet-5 of 3x32x32, one epoch of batches of 10, no evaluation but
+the last. All that is compared runs in turn, in processes that stay: a run in memory, the same in
 a folder, and the folder given one round more (`resume`), which reads all of it.
 """
 
@@ -20,15 +20,13 @@ from typing import Annotated
 
 import typer
 
-ROWS = 100
-
 
 def mark(marks: list[float], _: object) -> None:
     """Write down when a round has ended."""
     marks.append(time.perf_counter())
 
 
-def serve(clients: int, rounds: int, device: str) -> None:
+def serve(clients: int, rows: int, rounds: int, device: str) -> None:
     """Time what is asked for, line by line: `memory` and `folder` a round of them, `resume` as a whole."""
     sys.path.insert(0, str(Path(__file__).parent))
     from engines import population
@@ -36,7 +34,7 @@ def serve(clients: int, rounds: int, device: str) -> None:
     import umbel
     from umbel.algorithms.solo import Solo
 
-    fed = umbel.simulate(population((3, 32, 32), clients, ROWS), model="lenet5", device=device)
+    fed = umbel.simulate(population((3, 32, 32), clients, rows), model="lenet5", device=device)
     method = Solo(local=umbel.Local(epochs=1, batch=10))
     options = {"eval_every": 10_000, "fine_tune": 0}
     umbel.run(method, fed, rounds=2, **options)
@@ -57,7 +55,8 @@ def serve(clients: int, rounds: int, device: str) -> None:
 
 def start(source: Path | None, *words: object) -> "subprocess.Popen[str]":
     """A process of some code, ready to be asked."""
-    path = {"PYTHONPATH": str(source.resolve())} if source else {}
+    before = os.environ.get("PYTHONPATH", "")
+    path = {"PYTHONPATH": f"{source.resolve()}{os.pathsep}{before}"} if source else {}
     process = subprocess.Popen([sys.executable, __file__, "--serve", *map(str, words)], text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **path})
     assert process.stdout is not None
@@ -69,15 +68,16 @@ def start(source: Path | None, *words: object) -> "subprocess.Popen[str]":
 def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     clients: Annotated[int, typer.Option(help="How many.")] = 100,
+    rows: Annotated[int, typer.Option(help="Of a client.")] = 100,
     rounds: Annotated[int, typer.Option(help="Of one run.")] = 12,
     repeats: Annotated[int, typer.Option(help="Of everything, in turn.")] = 9,
     old: Annotated[Path | None, typer.Option(help="The src folder of older code.")] = None,
     only_serve: Annotated[bool, typer.Option("--serve", hidden=True)] = False,
 ) -> None:
     """Print medians and ranges; write checkpoints.json."""
-    words = ("--device", device, "--clients", clients, "--rounds", rounds)
+    words = ("--device", device, "--clients", clients, "--rows", rows, "--rounds", rounds)
     if only_serve:
-        return serve(clients, rounds, device)
+        return serve(clients, rows, rounds, device)
     codes = {"now": start(None, *words), **({"before": start(old, *words)} if old else {})}
     spans: dict[str, list[float]] = {}
     for _ in range(repeats):

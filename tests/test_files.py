@@ -198,7 +198,7 @@ def forged(shape: tuple[int, ...], kind: str = "<f8", body: bytes = b"12345678")
     (forged((10**12,)), "not an array of as many numbers as it says"),
     (forged((2**40, 2**40)), "not an array of as many numbers as it says"),
     (forged((-1, -1)), "not an array of as many numbers as it says"),
-    (forged((1,), "|O"), "not an array of as many numbers as it says"),
+    (forged((1,), "|O"), "holds objects, where only numbers and texts may stand"),
     (forged((1,), body=b"1234"), "not an array of as many numbers as it says"),
     (b"\x93NUMPY\x09\x00", "format that is not known here"),
     (b"", "read"),

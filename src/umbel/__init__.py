@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
     )
     from umbel.clustering import grouping, proximity, signatures
     from umbel.data.clients import Pool, Population, Work
+    from umbel.data.own import from_folder, from_frame, from_huggingface, from_partitions, read_site, to_huggingface
     from umbel.data.scenarios import SCENARIOS
     from umbel.data.sources import DATASETS, Dataset, open_dataset
     from umbel.errors import UmbelError
@@ -78,6 +79,7 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "Oracle", "FLAG", "PACFL", "FedClust", "CFLGT", "KMeans", "IFCA", "CFL", "FedSoft", "FLHC", "FedSEM", "FedGroup",
     # Bring your own data or model, and say what is to be learnt.
     "open_dataset", "Dataset", "Pool", "Population", "Model", "wrap", "Classify", "Regress", "NextToken",
+    "from_frame", "from_folder", "from_huggingface", "from_partitions", "to_huggingface", "read_site",
     # Write a method: its base classes, how clients train, its settings and state; whom it asks, and who answered.
     "Algorithm", "OneShot", "Local", "training", "number", "choice", "State", "Federation", "Cohort", "Heard", "Held",
     "Work",
@@ -93,6 +95,7 @@ _HOMES = {
                         " State training",
     "umbel.clustering": "grouping proximity signatures",
     "umbel.data.clients": "Pool Population Work",
+    "umbel.data.own": "from_folder from_frame from_huggingface from_partitions read_site to_huggingface",
     "umbel.data.scenarios": "SCENARIOS",
     "umbel.data.sources": "DATASETS Dataset open_dataset",
     "umbel.errors": "UmbelError",

@@ -92,7 +92,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "recipe's key": ("run key.toml", "There is no option in key.toml named 'round'. Did you mean 'rounds'?"),
     "recipe's type": ("run type.toml", "must be a whole number. Got \"ten\" instead."),
     "no partition": ("run fedavg --partition none.npz", "There is no partition file 'none.npz'."),
-    "cut partition": ("run fedavg --partition data/mnist.npz", "'data/mnist.npz' must be a partition that umbel"),
+    "cut partition": ("run fedavg --partition data/mnist.npz", "'data/mnist.npz' must be a whole and readable npz"),
     "full folder": ("run fedavg --out full", "The run folder full must be new or empty, and it is not: choose another"),
     "out is a file": ("run fedavg --out full/note", "The folder full/note cannot be made: File exists."),
     "out in a file": ("run fedavg --out full/note/x", "The folder full/note/x cannot be made: Not a directory."),
@@ -385,6 +385,14 @@ def test_lists_name_everything(what: str, names: dict[str, object], umbel: Umbel
     code, out, _ = umbel("list", what)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:] if line[0] != " "] == list(names)
+
+
+def test_data_are_listed_with_their_terms(umbel: Umbel) -> None:
+    """And with whom these ask to name."""
+    out = " ".join(umbel("list", "data").out.split())
+    for name in ("Andras Janosi", "William Steinbrunn", "Matthias Pfisterer", "Robert Detrano", "Kwapisz"):
+        assert name in out
+    assert "svhn: non-commercial use only." in out
 
 
 def test_the_version_is_told(umbel: Umbel) -> None:

@@ -87,6 +87,7 @@ def test_a_run_that_is_being_done_cannot_be_gone_on_with(umbel: Umbel, tmp_path:
     """Of two at once one is refused, and the other goes on."""
     process = start("run", "fedavg", *MANY, "--out", "r", cwd=tmp_path)
     assert process.stdout is not None
+    assert process.stdout.readline().startswith("Drawn: 4 clients")
     assert "round 1/300" in process.stdout.readline()
     said = umbel("run", "--resume", "--out", "r")
     assert said.code == 2

@@ -1,6 +1,7 @@
 """How clients describe themselves, against slow and literal computations."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,22 +9,30 @@ import torch
 from helpers import CLASSES, ENGINES, SEED, SHAPE, tiny_model, tiny_population
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import tensor
+from torch import nn, tensor
 
 from umbel.clustering.flat import affinity_propagation
 from umbel.clustering.heterogeneity import hopkins, variation
 from umbel.clustering.proximity import symmetric, trajectory_distance
 from umbel.clustering.signatures import (
     class_counts,
+    class_embedded,
     class_vectors,
+    counts_of,
+    features_of,
     leading_vectors,
     losses,
+    principal_embedded,
     principal_vectors,
+    signature_for,
     trajectory,
     votes,
 )
+from umbel.errors import UmbelError
 from umbel.federation.door import Cohort
 from umbel.federation.tasks import Client
+from umbel.nets.objective import NextToken
+from umbel.nets.wrap import wrap
 
 NET = tiny_model()
 
@@ -143,6 +152,88 @@ def test_ragged_signatures_are_the_same_on_every_engine(engine):
     loop, other = (ENGINES[name](tiny_model(), tiny_population(), SEED).map(class_vectors, cohort, rank=2)
                    for name in ("loop", engine))
     assert torch.equal(loop.answers["basis"].values, other.answers["basis"].values)
+
+
+# What a row is as a vector -----------------------------------------------------------------------------------------
+
+
+def texts(vocabulary=4, length=3):
+    """Three tokens, each of which goes through an embedding and a head of its own."""
+    def make():
+        return nn.Sequential(nn.Embedding(vocabulary, 2), nn.Linear(2, vocabulary))
+    return wrap(make, (length,), NextToken(vocabulary, length), tokens=True)
+
+
+TABLE = replace(wrap(lambda: nn.Linear(3, 2), (3,), 2), levels=(0, 3, 2))
+WAYS = {"numbers": NET, "table": TABLE, "texts": texts()}
+
+
+@pytest.mark.parametrize(("kind", "usual"), [("numbers", "raw"), ("table", "embedding"), ("texts", "embedding")])
+def test_rows_of_numbers_are_taken_as_they_are_and_names_are_embedded(kind, usual):
+    """By default; raw codes of categories and raw tokens are refused, and so are counts of numbers."""
+    net = WAYS[kind]
+    assert signature_for(net, "auto") == usual
+    assert signature_for(net, "embedding") == "embedding"
+    if usual == "raw":
+        with pytest.raises(UmbelError, match=r"Counts are of tokens or of categories.*take signature=raw of numbers"):
+            signature_for(net, "counts")
+        return
+    assert signature_for(net, "counts") == "counts"
+    with pytest.raises(UmbelError, match=f"and {'tokens' if net.tokens else 'categories'} are names: take signature="):
+        signature_for(net, "raw")
+
+
+def test_counts_are_of_tokens_or_of_levels():
+    """A token counts as often as it stands in a row, each level of a category 0 or 1; numbers are left out."""
+    assert counts_of(texts(), tensor([[0, 3, 3], [1, 1, 1]])).tolist() == [[1, 0, 0, 2], [0, 3, 0, 0]]
+    x = tensor([[0.5, 2, 1], [-7, 0, 0]])
+    assert counts_of(TABLE, x).tolist() == [[0, 0, 1, 0, 1], [1, 0, 0, 1, 0]]
+    series = replace(TABLE, levels=(0, 2))
+    assert counts_of(series, tensor([[[9.0, 1], [9, 1], [9, 0]]])).tolist() == [[1, 2]]
+
+
+def test_too_many_tokens_are_not_counted():
+    """What travels is bounded: every vector would have a number for each of them."""
+    with pytest.raises(UmbelError, match=r"Counts are of at most 65,536 tokens or levels\. Got 65,537"):
+        signature_for(texts(65_537), "counts")
+
+
+def test_a_row_of_text_is_the_mean_of_its_places():
+    """The embedding of each token enters the head: the row is their mean. Elsewhere a row is what enters the head."""
+    net, x = texts(), tensor([[0, 3, 3], [1, 1, 1]])
+    params = net.init(0)
+    table = params["0.weight"]
+    wanted = torch.stack([(table[0] + 2 * table[3]) / 3, table[1]])
+    assert torch.allclose(features_of(net, params, x), wanted)
+    images, own = rows(4, *SHAPE), NET.init(1)
+    assert torch.equal(features_of(NET, own, images), NET.embed(own, images))
+
+
+def test_subspaces_are_of_counts_and_of_embeddings():
+    """The same singular vectors, of other rows; a class keeps its own."""
+    net, x = texts(), tensor([[0, 3, 3], [1, 1, 1], [0, 0, 3]])
+    here = Client(x, x, tensor(3), tensor(0), {})
+    sent = principal_vectors.function(net, here, rank=2, signature="counts").send
+    assert torch.equal(sent["basis"], leading_vectors(counts_of(net, x), 2))
+    sent = class_vectors.function(net, here, rank=2, signature="counts").send
+    assert sent["basis_class"].tolist() == [0, 0]  # what goes on in a text is of one kind
+    images, y, params = rows(6, *SHAPE), tensor([0, 1, 0, 1, 0, 1]), NET.init(1)
+    values = class_embedded.each(NET, params, images, y)
+    sent = class_embedded.finish(NET, values, rank=2).send
+    assert sent["basis_class"].tolist() == [0, 0, 1, 1]
+    assert torch.equal(sent["basis"][2:], leading_vectors(NET.embed(params, images)[1::2], 2))
+    assert torch.equal(principal_embedded.finish(NET, values, rank=3).send["basis"],
+                       leading_vectors(NET.embed(params, images), 3))
+
+
+def test_what_travels_is_bounded_by_rank_classes_and_width():
+    """Whatever a client holds: the server promises itself no more."""
+    assert principal_vectors.answers(NET, rank=3)["basis"].shape[0].most == 3
+    assert class_vectors.answers(NET, rank=3)["basis"].shape[1] == 9
+    assert class_embedded.answers(NET, rank=3)["basis"].shape[0].most == 3 * CLASSES
+    assert class_embedded.answers(NET, rank=3)["basis"].shape[1] == 8
+    counts = class_vectors.answers(texts(), rank=5, signature="counts")["basis"].shape
+    assert (counts[0].most, counts[1]) == (5, 4)
 
 
 # Trajectories -----------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def test_events_that_change_nothing_leave_the_clients_alone() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"kind": "turn"}, "The 'kind' of an event must be 'join' or 'leave' or 'change'. Got 'turn' instead."),
-    "round": ({"round": 0}, "The 'round' of an event must be at least 1 and at most 2147483647. Got 0 instead."),
+    "round": ({"round": 0}, "The 'round' of an event must be at least 1 and at most 1000000000. Got 0 instead."),
     "client": ({"client": -1}, "The 'client' of an event must be at least 0 and at most 2147483647. Got -1 instead."),
     "client beyond": ({"client": 4}, "The clients of this plan are 0 to 3. Got an event of client 4."),
     "nothing": ({"shift": None}, "A change says what changes"),
@@ -215,7 +215,7 @@ def test_a_bad_event_on_disk_is_refused_with_its_own_sentence(tmp_path: Path) ->
         arrays = dict(file)
     arrays["about"] = np.array(str(arrays["about"]).replace('"round": 3', '"round": -3'))
     np.savez(tmp_path / "plan.npz", **arrays)
-    with pytest.raises(UmbelError, match=r"The 'round' of an event must be at least 1 and at most 2147483647\."
+    with pytest.raises(UmbelError, match=r"The 'round' of an event must be at least 1 and at most 1000000000\."
                                          r" Got -3 instead"):
         load_plan(tmp_path / "plan.npz")
 

@@ -206,9 +206,9 @@ def test_simulate_checks_a_set_and_clients_of_ones_own():
     fed = u.simulate(u.Population(u.Pool(x, Y), rows, rows, np.zeros(2, np.int64), 3), device="cpu")
     assert fed.clients.population.pool.x.dtype == np.float32
     with pytest.raises(u.UmbelError) as error:
-        u.simulate(u.Population.of_sites({"a": (X.astype(np.int64), Y)}, 3))
-    assert str(error.value) == ("The model 'mlp' takes numbers, and int64 inputs are tokens: give float32, or a network"
-                                " of your own that begins with an embedding.")
+        u.simulate(u.Population.of_sites({"a": (X.astype(np.int64), Y)}, 3), model="mlp")
+    assert str(error.value) == ("The model 'mlp' takes numbers, and int64 inputs are tokens: give float32, take 'gru',"
+                                " or a network of your own.")
     with pytest.raises(u.UmbelError) as error:
         u.simulate(population(), model="lenet5")
     assert str(error.value) == ("The model 'lenet5' takes images (channels, height, width). Got inputs of shape (3,):"

@@ -18,6 +18,7 @@ from real_data import REAL
 
 from umbel import files
 from umbel.data import pickled, sources
+from umbel.data.natural import NATURAL
 from umbel.data.sources import DATASETS, Dataset, open_dataset
 from umbel.errors import UmbelError
 from umbel.files import most_unpacked
@@ -118,9 +119,10 @@ def test_a_data_set_that_is_not_known_is_named_with_the_near_spelling() -> None:
 def test_every_source_has_a_mean_and_a_deviation_a_channel() -> None:
     """Normalisation needs one number a channel."""
     assert list(DATASETS) == ["digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "svhn", "usps",
-                              "diabetes"]
+                              "diabetes", *NATURAL]
     for source in DATASETS.values():
-        assert len(source.mean) == len(source.std) == source.shape[0]
+        assert len(source.mean) == len(source.std)
+        assert len(source.mean) == source.shape[0] or (source.natural and source.mean == (0.0,))
         assert source.title
         assert source.terms
 
@@ -172,7 +174,7 @@ def test_a_set_says_what_a_model_is_for() -> None:
 # Formats
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "diabetes")])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "diabetes", *NATURAL)])
 def test_npz_comes_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     """Images with the channels last, as npz files have them, become channels first; arrays are fit for torch."""
     x_train, y_train, x_test, y_test = images(name)
@@ -327,7 +329,7 @@ def test_columns_of_the_hub_become_arrays() -> None:
     piece = sources._from_columns(list(x.transpose(0, 2, 3, 1)), y.tolist(), "uoft-cs/cifar10")
     assert np.array_equal(piece.x, x.transpose(0, 2, 3, 1))
     assert np.array_equal(piece.y, y)
-    assert set(sources.HUB) == set(DATASETS) - {"digits", "diabetes", "kmnist"}
+    assert set(sources.HUB) == set(DATASETS) - {"digits", "diabetes", "kmnist", *NATURAL}
 
 
 # Where
@@ -551,7 +553,7 @@ def test_idx_files_are_held_to_their_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"no real data in {REAL}")
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "diabetes")])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("digits", "diabetes", *NATURAL)])
 def test_real_sets_load(name: str) -> None:
     """Every label occurs in both halves, pixels use the whole range, and a part says so."""
     try:

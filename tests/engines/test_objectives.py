@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import ENGINES, SEED, gap, models_by_name, play
+from tokens import PLACES, VOCABULARY, sentences
 from torch import nn
 
 import umbel as u
@@ -18,7 +19,6 @@ METHODS = {
     "fedclust": u.FedClust(warmup=2, cut="count", clusters=2, local=LOCAL), "solo": u.Solo(local=LOCAL),
     "flag": u.FLAG(gradient_epochs=2, cut="count", clusters=2, local=LOCAL),
 }
-VOCABULARY, PLACES = 5, 6
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +64,7 @@ def tokens() -> u.Population:
     rng = np.random.default_rng(0)
     sites = {}
     for i, step in enumerate((1, 1, 1, -1, -1)):
-        starts = rng.integers(0, VOCABULARY, (24 + 4 * i, 1))
-        line = (starts + step * np.arange(PLACES + 1)) % VOCABULARY
-        x, y = line[:, :-1], line[:, 1:].copy()
-        y[::3, -1] = -1
+        x, y = sentences(np.full(24 + 4 * i, step), rng)
         sites[f"c{i:03d}"] = (x[:-8], y[:-8], x[-8:], y[-8:])
     return u.Population.of_sites(sites, u.NextToken(VOCABULARY, PLACES), truth=(0, 0, 0, 1, 1))
 
@@ -112,9 +109,9 @@ def test_tokens_are_learnt_alike_on_every_engine(method):
 
 
 def test_methods_that_cannot_use_tokens_or_numbers_say_so():
-    """Subspaces are of numbers, class-wise vectors of bins."""
-    with pytest.raises(u.UmbelError, match="Subspaces are of numbers, and tokens are names"):
-        u.run(u.PACFL(), u.simulate(tokens(), model=network, device="cpu"), rounds=1)
+    """Raw rows are numbers, class-wise vectors are of bins."""
+    with pytest.raises(u.UmbelError, match="Raw rows are vectors where they are numbers, and tokens are names"):
+        u.run(u.PACFL(signature="raw"), u.simulate(tokens(), model=network, device="cpu"), rounds=1)
     x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
     people = u.Population.of_sites(dict.fromkeys("abcd", (x, x[:, 0], x, x[:, 0])), u.Regress())
     with pytest.raises(u.UmbelError, match="give the objective bins, as in Regress"):

@@ -89,7 +89,7 @@ def prepare(place: Path) -> None:
     Path("text.npz").write_text("no archive")
     Path("link").symlink_to("full/note")
     np.savez("client.npz", x_train=np.zeros((3, 8, 8), np.uint8), y_train=np.arange(3))
-    ended = in_child(typed("run", "fedavg", *FEW, "--out", "run"), Path("log"))
+    ended = in_child(typed("run", "fedavg", *FEW, "--out", "run"))
     if ended.code:
         raise SystemExit(ended.said)
 
@@ -117,7 +117,7 @@ def main() -> None:
         prepare(Path(name).resolve())
         for _ in range(given.count):
             words = line(commands, list(ALGORITHMS), dice)
-            ended = in_child(typed(*words), Path("log"))
+            ended = in_child(typed(*words))
             tally.add(" ".join(word[:60] for word in words), judged(ended), ended.said)
     print(f"command lines, {tally.told()}")
     raise SystemExit(bool(tally.wrong))

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from trials import Tally, in_child, typed  # noqa: E402
+from trials import Tally, in_child, timeless, typed  # noqa: E402
 
 COUNT, KILL, TEAR, FULL, BROKEN, FULL_FROM_HERE = range(6)  # as in faults.c
 FAULTS = {"killed before": KILL, "killed half-way": TEAR, "disk full": FULL, "disk broken": BROKEN,
@@ -110,7 +110,9 @@ def verbs(method: str, ready: Path) -> list[Verb]:
         return runs | {"names": sorted(path.name for path in (place / "both").iterdir())}
 
     def of_out(place: Path) -> Any:
-        files = {path.name: path.read_bytes().replace(str(place).encode(), b"") for path in (place / "out").iterdir()}
+        files = {path.name: path.read_bytes() for path in (place / "out").iterdir()}
+        if "page.html" in files:
+            files["page.html"] = timeless(files["page.html"].decode().replace(str(place), "")).encode()
         return files | {"run": outcome(place / "run")}
 
     def of_table(place: Path) -> Any:
@@ -152,7 +154,7 @@ def prepare(ready: Path) -> None:
     np.savez(ready / "newcomer.npz", x_train=digits.x_test[:30, 0], y_train=digits.y_test[:30])
     (ready / "table.toml").write_text(TABLE)
     for method in METHODS:
-        ended = in_child(typed("run", method, *SMALL, "--rounds", 2, "--quiet", "--out", ready / method), ready / "log")
+        ended = in_child(typed("run", method, *SMALL, "--rounds", 2, "--quiet", "--out", ready / method))
         if ended.code:
             raise SystemExit(ended.said)
 
@@ -202,18 +204,17 @@ def sandbox(verb: Verb, place: Path) -> None:
 def undisturbed(disk: Disk, verb: Verb, place: Path) -> tuple[Any, Any]:
     """What the command leaves, and how it ended; the library has counted its changes then."""
     sandbox(verb, place)
-    ended = in_child(disk.faulty(COUNT, 0, place, typed(*verb.command(place))), place.with_suffix(".log"))
+    ended = in_child(disk.faulty(COUNT, 0, place, typed(*verb.command(place))))
     return ended, None if ended.code else verb.outcome(place)
 
 
 def trial(disk: Disk, verb: Verb, fault: int, at: int, place: Path, whole: Any) -> tuple[str, str]:
     """One fault, then the command again; the verdict and what was said."""
     sandbox(verb, place)
-    log = place.with_suffix(".log")
-    first = in_child(disk.faulty(fault, at, place, typed(*verb.command(place))), log)
+    first = in_child(disk.faulty(fault, at, place, typed(*verb.command(place))))
     if first.verdict.isupper():
         return first.verdict, first.said
-    again = in_child(typed(*verb.command(place)), log)
+    again = in_child(typed(*verb.command(place)))
     if again.code:
         return "CANNOT GO ON", f"first: {first.said}\nagain: {again.said}"
     if other := differing(verb.outcome(place), whole):

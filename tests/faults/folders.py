@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from trials import NO_NUMBER, Ended, Tally, in_child, typed  # noqa: E402
+from trials import NO_NUMBER, Ended, Tally, in_child, timeless, typed  # noqa: E402
 
 SMALL = ("--data", "digits", "--scenario", "rotation-4", "--clients", "4", "--epochs", "1", "--batch", "100",
          "--rounds", "3", "--device", "cpu", "--workers", "1", "--fine-tune", "1", "--quiet")
@@ -126,7 +126,7 @@ def stopped(method: str, folder: Path, last: int, *more: str) -> None:
         sessions._play = play
         typed("run", method, *SMALL, *more, "--out", folder)()
 
-    must(in_child(work, folder.with_suffix(".log")))
+    must(in_child(work))
 
 
 def must(ended: Ended) -> None:
@@ -158,7 +158,7 @@ class Campaign:
         for method in METHODS:
             stopped(method, root / f"{method}-stopped", 1)
             stopped(method, root / f"{method}-other", 1, "--seed", "1")
-            must(in_child(typed("run", method, *SMALL, "--out", root / f"{method}-whole"), root / "log"))
+            must(in_child(typed("run", method, *SMALL, "--out", root / f"{method}-whole")))
         self.whole = {method: ends(root / f"{method}-whole") for method in METHODS}
         self.shown = {}
         for method in METHODS:
@@ -182,7 +182,7 @@ class Campaign:
                 usual = self.shown[method][command][2]
                 self.tally.add(f"{name}, {command}", self.judged(verdict, result == usual), f"{said}\n{result!r:.500}")
         else:
-            ended = in_child(typed("run", "--resume", "--workers", 1, "--quiet", "--out", place), self.root / "log")
+            ended = in_child(typed("run", "--resume", "--workers", 1, "--quiet", "--out", place))
             same = False
             with suppress(OSError, ValueError, KeyError):
                 same = ended.code == 0 and ends(place) == self.whole[method]
@@ -194,18 +194,18 @@ class Campaign:
 
     def read(self) -> dict[str, tuple[str, str, Any]]:
         """Every command that reads a finished folder: verdict, what was said, what came of it."""
-        place, log, out = self.root / "trial", self.root / "log", self.root / "read"
+        place, out = self.root / "trial", self.root / "read"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         results: dict[str, tuple[str, str, Any]] = {}
-        ended = in_child(typed("report", place, "--out", out / "page.html"), log)
-        page = (out / "page.html").read_text() if (out / "page.html").exists() else ""
+        ended = in_child(typed("report", place, "--out", out / "page.html"))
+        page = timeless((out / "page.html").read_text()) if (out / "page.html").exists() else ""
         body = page[page.rfind("<body") :]
         if ended.code == 0:  # another way to write the same recipe is none
             page = page.replace(escape((place / "recipe.toml").read_text()).strip(), "")
         verdict = "NO NUMBER" if ended.code == 0 and NO_NUMBER.search(without_scripts(body)) else ended.verdict
         results["report"] = verdict, ended.said, page
-        ended = in_child(typed("admit", place, self.root / "newcomer.npz", "--save", out / "m.safetensors"), log)
+        ended = in_child(typed("admit", place, self.root / "newcomer.npz", "--save", out / "m.safetensors"))
         model = (out / "m.safetensors").read_bytes() if (out / "m.safetensors").exists() else b""
         results["admit"] = ended.verdict, ended.said, (ended.said, model)
 
@@ -218,7 +218,7 @@ class Campaign:
             print({name: leaf.double().sum().item() for name, leaf in tree.named(result.memory).items()})
             print({name: leaf.double().sum().item() for name, leaf in tree.named(result.models).items()})
 
-        ended = in_child(load, log)
+        ended = in_child(load)
         verdict = "refused" if "umbel.errors.UmbelError" in ended.said else ended.verdict
         results["load"] = verdict, ended.said, ended.said
         return results

@@ -5,7 +5,6 @@ import resource
 import select
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ class Ended(NamedTuple):
 
 def forked(work: Callable[[], object], place: Path, seconds: float, memory: int | None = None) -> Ended:
     """Do this in a child whose working folder is `place`; `memory` is how many bytes it may have beyond what it has."""
-    with tempfile.TemporaryFile() as said:
+    with open(os.memfd_create("said"), "w+b") as said:  # no file: a disk may be what fails
         child = os.fork()
         if not child:
             _work(work, place, memory, said.fileno())
@@ -42,6 +41,7 @@ def _work(work: Callable[[], object], place: Path, memory: int | None, said: int
     code = FAILED
     try:
         os.chdir(place)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for stream in (1, 2):
             os.dup2(said, stream)
         sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: SIM115

@@ -1,15 +1,14 @@
-"""What the campaigns share: a piece of work in a child process of its own, with a limit, and what came of it."""
+"""What the campaigns of commands share: a command in a child of its own, what came of it, and how many ended how."""
 
-import os
 import re
-import select
 import signal
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from forks import forked
 
 LIMIT = 60.0  # seconds, after which a child is said to hang
 NO_NUMBER = re.compile(r"\bnan\b|\binf\b|\bundefined\b", re.IGNORECASE)
@@ -23,7 +22,7 @@ class Ended(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """`harmless`, `refused` in a sentence, `killed` as was asked, or what is wrong."""
+        """`harmless`, `refused` in a sentence, `killed` as was asked, or in capitals what is wrong."""
         if self.code is None:
             return "HANGS"
         if "Traceback" in self.said or "Exception ignored" in self.said:
@@ -35,41 +34,9 @@ class Ended(NamedTuple):
         return "harmless" if self.code == 0 else f"EXIT {self.code}"
 
 
-def in_child(work: Callable[[], None], log: Path, limit: float = LIMIT) -> Ended:
-    """Do some work in a fork of this process; what it prints goes to `log`. SystemExit is its exit code."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if not child:
-        _be_child(work, log)
-    handle = os.pidfd_open(child)
-    try:
-        ready, _, _ = select.select([handle], [], [], limit)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
-    finally:
-        os.close(handle)
-    return Ended(os.waitstatus_to_exitcode(status) if ready else None, log.read_text(errors="replace"))
-
-
-def _be_child(work: Callable[[], None], log: Path) -> None:
-    code = 1
-    try:
-        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        work()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def in_child(work: Callable[[], None]) -> Ended:
+    """Do some work in a fork of this process, from where it stands."""
+    return Ended(*forked(work, Path.cwd(), LIMIT))
 
 
 def typed(*words: object) -> Callable[[], None]:
@@ -81,6 +48,11 @@ def typed(*words: object) -> Callable[[], None]:
         cli.main()
 
     return work
+
+
+def timeless(page: str) -> str:
+    """A report's page without the minute in which it was written."""
+    return re.sub(r" on \d{4}-\d\d-\d\d \d\d:\d\d UTC\.", ".", page)
 
 
 class Tally:

@@ -8,7 +8,7 @@ import torch
 from sklearn import metrics as reference
 
 from umbel import UmbelError
-from umbel.nets.objective import ACCURACY, BINS, METRICS, Classify, Metric, NextToken, Regress, judged
+from umbel.nets.objective import ACCURACY, BINS, METRICS, Classify, Metric, NextToken, Regress, judged, objective_of
 
 
 def summed(objective, out, y):
@@ -219,6 +219,62 @@ def test_tokens_by_hand():
     for sites in ([torch.tensor([0]), torch.tensor([1])], [torch.tensor([1, 0])]):
         assert pooled(objective, chance.log(), y, sites) == pytest.approx(found)
     assert summed(objective, chance.log(), torch.full((2, 2), -1)) == {"token_accuracy": None, "perplexity": None}
+
+
+# What is chosen
+
+
+def test_every_metric_of_an_objective_can_be_the_judge():
+    """All names of metrics are some objective's; what is judged is the figure of that name; another's is refused."""
+    objectives = (Classify(2), Regress(), NextToken(3))
+    assert [name for each in objectives for name in each.metrics] == list(METRICS)
+    for objective in objectives:
+        for name in objective.metrics:
+            chosen = objective.judged_as(name)
+            assert (type(chosen), chosen.metric.name) == (type(objective), METRICS[name].name)
+            assert judged(chosen, dict.fromkeys(objective.metrics, 1.0) | {name: 2.0}) == 2.0
+    with pytest.raises(UmbelError) as error:
+        NextToken(3).judged_as("accuracy")
+    assert str(error.value) == ("The metric of the objective 'next_token' must be token_accuracy or perplexity. Got"
+                                " 'accuracy' instead.")
+
+
+def test_of_perplexities_the_lower_one_is_better():
+    """And the run that foretells like a coin has 2."""
+    objective = NextToken(2, judged_by="perplexity")
+    assert objective.metric.better(2.0, 3.0)
+    assert judged(objective, summed(objective, torch.zeros(4, 2), torch.tensor([0, 1, 1, -1]))) == pytest.approx(2.0)
+
+
+def test_weights_multiply_the_loss_of_their_class():
+    """Rows of class 1 count four times; what is judged stays, and so does a loss without weights."""
+    out, y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 1, 1, 0])
+    plain, weighed = Classify(3), Classify(3, weights=(1, 4, 0.5))
+    factor = torch.tensor([1, 4, 0.5, 4, 4, 1])
+    assert torch.equal(weighed.row_loss(out, y), plain.row_loss(out, y) * factor)
+    live = torch.tensor([True, True, False, True, False, True])
+    expected = (plain.row_loss(out, y) * factor)[live].mean()
+    for many in (False, True):
+        assert torch.allclose(weighed.mean_loss(out, y, live, many=many), expected)
+    assert summed(weighed, out, y) == summed(plain, out, y)
+
+
+def test_balanced_weights_make_classes_count_alike():
+    """Of 6, 3 and 1 rows each class has ten thirds in all; a class that is not there has none."""
+    objective = Classify(4, weights="balanced")
+    weights = objective.balanced(np.array([6, 3, 0, 1])).weights
+    assert weights == pytest.approx((10 / 18, 10 / 9, 0, 10 / 3))
+    assert Classify(2, weights=(1, 2)).balanced(np.array([5, 5])).weights == (1, 2)
+    assert objective_of(Classify(2, weights=(1, 2)).described()) == Classify(2, weights=(1.0, 2.0))
+
+
+@pytest.mark.parametrize("weights", [(1,), (1, 2, 3), (1, -1), (0, 0), (1, float("nan")), (1, float("inf")), "balance",
+                                     5, ("a", "b")])
+def test_weights_that_are_none_are_refused(weights):
+    """One sentence with the rule."""
+    with pytest.raises(UmbelError, match=r'The .weights. of a classification must be "balanced", or a number from 0'
+                                         " for each of its 2 classes, not all 0"):
+        Classify(2, weights=weights)
 
 
 # What is foretold

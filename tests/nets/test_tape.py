@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from test_sequences import KINDS
+from test_sequences import rows as fitting
 
 from umbel.nets import tape
 from umbel.nets.model import Batch
@@ -36,6 +38,18 @@ def test_a_recorded_gradient_has_the_bits_of_autograd(name, shape, precision):
         params, batch = drawn(net, seed)
         expected, slope = plain.gradient(params, batch), net.gradient(params, batch)
         assert list(slope) == list(params)
+        assert all(torch.equal(slope[name], expected[name]) for name in params)
+    assert len(net._tapes.trusted) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_series_and_texts_are_recorded_with_the_bits_of_autograd(kind):
+    """As images are."""
+    net = KINDS[kind]()
+    plain = replace(net, recordable=False)
+    for seed in range(4):
+        params, batch = net.init(seed), Batch(*fitting(net, 6, seed))
+        expected, slope = plain.gradient(params, batch), net.gradient(params, batch)
         assert all(torch.equal(slope[name], expected[name]) for name in params)
     assert len(net._tapes.trusted) == 1
 

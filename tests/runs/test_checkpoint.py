@@ -214,6 +214,30 @@ def test_an_interruption_while_a_round_is_handed_over_harms_nothing(late: bool, 
     assert outcome(tmp_path / "a") == uninterrupted("fedavg", tmp_path)
 
 
+def test_nothing_is_written_after_a_round_that_could_not_be(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The disk is full for one write: what comes later would stand behind a gap, and the run ends with what it has."""
+    every_round(monkeypatch)
+    whole, folder = uninterrupted("fedavg", tmp_path_factory.getbasetemp()), tmp_path / "run"
+    session = Session.start(experiment(), folder)
+    append, tries = files.append, []
+
+    def fails_once(path: Path, content: bytes) -> None:
+        tries.append(path)
+        if len(tries) == 2:
+            raise UmbelError("no room")
+        append(path, content)
+
+    monkeypatch.setattr(files, "append", fails_once)
+    with pytest.raises(UmbelError, match="no room"):
+        play(session)
+    session.close()
+    assert len(tries) == 2
+    play(Session.resume(folder))
+    assert outcome(folder) == whole
+
+
 def _descriptors() -> set[int]:
     """Open handles of this process that are folders: locks."""
     found = set()
@@ -387,9 +411,12 @@ def test_newcomers_are_unplaced_before_and_placed_after(tmp_path: Path) -> None:
 
 
 def test_who_never_came_is_left_out_and_counted(tmp_path: Path) -> None:
-    """A client that joins after the end is unplaced: not in ARI, not in accuracy."""
-    session = Session.start(experiment("oracle", join="2@9"), tmp_path / "run")
-    play(session)
+    """A client that had not joined when the run was ended is unplaced: not in ARI, not in accuracy."""
+    session = Session.start(experiment("oracle", join="2@3"), tmp_path / "run")
+    for done in session.rounds():
+        if done.index == 1:
+            break
+    session.finish()
     result = read_json(tmp_path / "run" / "result.json")
     assert result["clusters"]["unplaced"] == 2
     assert list(result["clusters"]["labels"].values())[4:] == [-1, -1]

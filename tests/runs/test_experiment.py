@@ -18,7 +18,7 @@ from umbel.algorithms.server import ServerSettings
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
 from umbel.fields import check, number
-from umbel.runs.experiment import Experiment
+from umbel.runs.experiment import OF_TABLES, Experiment
 from umbel.runs.recipe import read_toml, settable, to_toml, typed
 from umbel.runs.session import run
 from umbel.runs.simulate import simulate
@@ -205,8 +205,8 @@ def test_a_resolved_recipe_is_whole_and_reads_back(method: str, tmp_path: Path) 
     path.write_text(resolved.to_toml())
     assert Experiment.from_toml(path) == resolved == resolved.resolved()
     assert set(resolved.settings) == set(settable(ALGORITHMS[method]))
-    assert all(getattr(resolved, each.name) is not None for each in fields(resolved)
-               if each.name not in ("partition", "objective"))
+    assert all(getattr(resolved, each.name) is not None for each in fields(resolved) if each.name not in (
+        "partition", *OF_TABLES, "scaling", "preparation"))
 
 
 texts = st.text() | st.sampled_from([

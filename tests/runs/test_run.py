@@ -9,6 +9,7 @@ from umbel import tree
 from umbel.algorithms import PACFL, FedAvg
 from umbel.engines import LoopEngine
 from umbel.federation.door import Silent
+from umbel.nets.objective import Metric
 from umbel.runs.checkpoint import Saved
 from umbel.runs.run import better, rounds, sample
 
@@ -165,7 +166,7 @@ def test_the_last_round_is_tested_once():
 def test_the_better_round_has_the_higher_validation_score(now, best, answer):
     """Of equal ones the first counts; a round without a score never does; the lower one where the metric says so."""
     def record(score, higher):
-        metric = {"name": "", "higher_is_better": higher}
+        metric = Metric("", higher_is_better=higher)._asdict()
         return {} if score is None else {"validation": {"value": score}, "metric": metric}
 
     assert better(record(now, True), record(best, True) or None) == answer

@@ -140,6 +140,13 @@ def test_other_pixels_are_refused(tmp_path: Path) -> None:
     assert u.resume(tmp_path / "run", fed=fed(people)).info["rounds"]["after"] == 3
 
 
+def test_other_names_are_refused(tmp_path: Path) -> None:
+    """Batches and cohorts follow the names of clients, so these belong to a run as their rows do."""
+    people = tiny_population()
+    renamed = replace(people, names=[f"site {name}" for name in people.names])
+    assert renamed.hash != people.hash == replace(people, names=[]).hash
+
+
 def test_other_versions_are_warned_of(run: Path) -> None:
     """The run goes on; its bits may be other than those of a run that was not stopped."""
     versions = {**read_json(run / "checkpoint.json")["versions"], "torch": "1.0"}

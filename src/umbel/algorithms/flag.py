@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from umbel.algorithms.base import Local, State, keeps_norms, train_to_describe, training
-from umbel.algorithms.oneshot import OneShot, unragged, updates
+from umbel.algorithms.oneshot import OneShot, subspaces, unragged, updates
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL
 from umbel.clustering.grouping import Grouping
 from umbel.clustering.linkage import LINKAGES
 from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
-from umbel.clustering.signatures import MOST_RANK, class_counts, class_vectors
+from umbel.clustering.signatures import MOST_RANK, SIGNATURES, class_counts
 from umbel.data.clients import EPOCHS
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
@@ -41,6 +41,7 @@ class FLAG(OneShot):
     weights: str = choice("shifted", *WEIGHTS)
     angle: str = choice("smallest", *ANGLES)  # Phi
     rank: int = number(5, ge=1, le=MOST_RANK)  # most vectors of a class; p is about 1 % of its rows
+    signature: str = choice("auto", "auto", *SIGNATURES)  # what a row is as a vector; auto: by the kind of data
     gradient_epochs: int = number(20, ge=1, le=EPOCHS)  # t_g
     linkage: str = choice("average", *LINKAGES)
     cut: str = choice("sweep", "sweep", *BY_DISTANCE)
@@ -67,7 +68,7 @@ class FLAG(OneShot):
         """U_c of each class with its counts, and Delta after t_g epochs from theta_0: what beta asks for."""
         parts: list[tuple[Tensor, Tree]] = []
         if self.beta > 0:
-            vectors = fed.map(class_vectors, cohort, rank=self.rank, share=0.01)
+            vectors = subspaces(fed, cohort, self.local, anchor, self.signature, True, rank=self.rank, share=0.01)
             basis, label = vectors.answers["basis"], vectors.answers["basis_class"].values
             parts.append((vectors.ids, unragged("basis", basis) | {"basis_class": label}))
             if self.weights != "uniform" and self.delta:

@@ -12,12 +12,29 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, clustered_round, everyone, name_order, one_cluster
+from umbel.algorithms.base import (
+    Algorithm,
+    Local,
+    State,
+    clustered_round,
+    everyone,
+    keeps_norms,
+    name_order,
+    one_cluster,
+    travelling,
+)
 from umbel.algorithms.server import SERVERS
 from umbel.clustering.cuts import CUTS
 from umbel.clustering.grouping import Grouping, Known, dendrogram, landmarks, settle
 from umbel.clustering.labels import canonical
 from umbel.clustering.proximity import symmetric
+from umbel.clustering.signatures import (
+    class_embedded,
+    class_vectors,
+    principal_embedded,
+    principal_vectors,
+    signature_for,
+)
 from umbel.federation.door import Cohort, Federation, Heard
 from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.seeds import key
@@ -145,6 +162,17 @@ class OneShot(Algorithm):
     def stands(self, evidence: Tree) -> Tensor:
         """Which described clients stand for their cluster, (n,): landmarks do; else nobody, and all members count."""
         return torch.full((len(evidence["who"]),), "landmarks" in evidence)
+
+
+def subspaces(fed: Federation, cohort: Cohort, local: Local, anchor: Params, signature: str, by_class: bool,
+              **options: Any) -> Heard:
+    """Ask for the subspaces of the cohort's rows, of all or class by class; the anchor travels where it embeds them."""
+    kind = signature_for(fed.net, signature)
+    if kind != "embedding":
+        return fed.map(class_vectors if by_class else principal_vectors, cohort, signature=kind, **options)
+    own = ("with_norms",) if keeps_norms(fed.net, local) else ()
+    return fed.map(class_embedded if by_class else principal_embedded, cohort,
+                   shared={"model": travelling(fed.net, local, anchor)}, become=own, **options)
 
 
 def updates(fed: Federation, heard: Heard, anchor: Params) -> Tensor:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Local, State, training
-from umbel.algorithms.oneshot import SIGNATURE_ROUND, OneShot, unragged
+from umbel.algorithms.oneshot import SIGNATURE_ROUND, OneShot, subspaces, unragged
 from umbel.clustering.cuts import BY_DISTANCE, by_value
 from umbel.clustering.grouping import joined
 from umbel.clustering.labels import overlapping
 from umbel.clustering.linkage import LINKAGES, linkage
 from umbel.clustering.proximity import ANGLES, symmetric
-from umbel.clustering.signatures import MOST_RANK, class_vectors, principal_vectors
+from umbel.clustering.signatures import MOST_RANK, SIGNATURES
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
@@ -37,6 +37,7 @@ class PACFL(OneShot):
     """
 
     rank: int = number(3, ge=1, le=MOST_RANK)  # p
+    signature: str = choice("auto", "auto", *SIGNATURES)  # what a row is as a vector; auto: by the kind of data
     per_class: bool = False
     angle: str = choice("mean", *ANGLES)
     linkage: str = choice("average", *LINKAGES)
@@ -57,7 +58,7 @@ class PACFL(OneShot):
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_p: the leading left singular vectors of the client's data, or of each of its classes."""
-        heard = fed.map(class_vectors if self.per_class else principal_vectors, cohort, rank=self.rank)
+        heard = subspaces(fed, cohort, self.local, anchor, self.signature, self.per_class, rank=self.rank)
         return heard.ids, unragged("basis", heard.answers["basis"])
 
     def apart(self, a: Tree, b: Tree, evidence: Tree) -> Tensor:

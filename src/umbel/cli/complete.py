@@ -15,6 +15,13 @@ def models() -> list[str]:
     return list(MODELS)
 
 
+def metrics() -> list[str]:
+    """What runs are judged by."""
+    from umbel.nets.objective import METRICS  # brings numpy
+
+    return list(METRICS)
+
+
 def engines() -> list[str]:
     """All of them, whether or not the extra for one is there."""
     return list(ENGINES)

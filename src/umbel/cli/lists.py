@@ -20,6 +20,7 @@ from umbel.registry import distribution
 if TYPE_CHECKING:
     from umbel.algorithms import Algorithm
     from umbel.data.scenarios import Scenario
+    from umbel.nets.objective import Objective
     from umbel.registry import Registry
     from umbel.reproduce.table import Table as PaperTable
 
@@ -47,12 +48,26 @@ def _added(registry: "Registry[Any]", columns: int) -> list[list[str]]:
 
 def _data() -> Listed:
     from umbel.data.sources import DATASETS, OWN
+    from umbel.nets.objective import NextToken
 
-    return ["data", "what it is", "training / test rows", "shape", "target"], [
-        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)),
-         f"{each.classes} classes" if each.classes else "a number"]
+    def target(objective: "Objective") -> str:
+        if isinstance(objective, NextToken):
+            return "a token"
+        columns = objective.outputs
+        kind = f"{columns} numbers" if columns > 1 else "a number"
+        return f"{objective.classes} classes" if objective.classes else kind
+
+    return ["data", "what it is", "train / test rows", "shape", "target"], [
+        [name, each.title, f"{each.train:,} / {each.test:,}", "×".join(map(str, each.shape)), target(each.objective)]
         for name, each in DATASETS.items()
     ] + _added(OWN, 5)
+
+
+def _terms() -> list[str]:
+    """Under what terms each set is given, and whom these ask to name."""
+    from umbel.data.sources import DATASETS
+
+    return [f"{name}: {each.terms}{f'; cite {each.cite}' if each.cite else ''}." for name, each in DATASETS.items()]
 
 
 def _scenarios() -> Listed:
@@ -111,6 +126,8 @@ def list_(
     for row in rows:
         table.add_row(*row)
     console.print(table, highlight=False)
+    if what == "data":
+        console.print(Padding(Text("\n".join(["Terms", *_terms()]), style="dim"), (1, 0, 0, 1)))
     if what == "methods":
         from umbel.runs.recipe import common_settings
 

@@ -10,18 +10,32 @@ from umbel.cli import complete
 from umbel.nets import MODELS
 
 of_data = partial(typer.Option, rich_help_panel="Data")
+of_table = partial(typer.Option, rich_help_panel="Your own data")
 of_training = partial(typer.Option, rich_help_panel="Training")
 of_run = partial(typer.Option, rich_help_panel="Run")
 
 Data = Annotated[str | None, of_data(
-    autocompletion=complete.data, help="Data set; `umbel list data`, or FILE.py:NAME. Default: digits.")]
+    autocompletion=complete.data, help="Data set (`umbel list data`), a table of your own (CSV, Parquet), a folder with"
+                                       " a file for each client, or FILE.py:NAME. Default: digits.")]
+ClientColumn = Annotated[str | None, of_table(metavar="NAME", help="The column that says whose a row is.")]
+TargetColumn = Annotated[str | None, of_table(metavar="NAME", help="The column that is to be learnt.")]
+Drop = Annotated[str | None, of_table(metavar="NAMES", help="Columns to leave out, joined by commas.")]
+Categories = Annotated[str | None, of_table(metavar="NAMES", help="Columns of whole numbers that are names.")]
+Split = Annotated[str | None, of_table(
+    help="Test rows: rows, drawn; time:COLUMN, the last; column:NAME, which says train or test. Default: rows.")]
+TestShare = Annotated[float | None, of_table(help="Share of each client's rows that it is tested on. Default: 0.25.")]
+Scaling = Annotated[str | None, of_table(
+    help="federated, by sums of all clients; site, by each one's own; none. Default: federated.")]
+PreparationFile = Annotated[Path | None, of_table(
+    "--preparation", help="A preparation.json of an earlier run: nothing is asked of the clients.")]
 DataDir = Annotated[Path | None, of_data(envvar="UMBEL_DATA", help="Folder with data sets.")]
 Scenario = Annotated[str | None, of_data(
     autocompletion=complete.scenarios,
-    help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: iid.")]
+    help="Who holds what: NAME, NAME:param=value,..., or two joined by +; `umbel list scenarios`. Default: natural"
+         " for a set with clients of its own, else iid.")]
 Partition = Annotated[Path | None, of_data(help="A partition.npz of an earlier run, instead of drawing one.")]
 Clients = Annotated[int | None, of_data(help="How many clients; by default the scenario's own number.")]
-TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched or holdout.")]
+TestMode = Annotated[str | None, of_data(help="Local test sets: label_full, matched, holdout or, with natural, own.")]
 Shuffle = Annotated[bool | None, of_data("--shuffle", help="Shuffle clients: late ones come from all groups.")]
 Pooled = Annotated[bool | None, of_data("--pooled", help="One client per true group, with all its data.")]
 Join = Annotated[str | None, of_data(help="20@50: the last 20 clients appear at round 50.")]
@@ -30,9 +44,17 @@ Change = Annotated[str | None, of_data(
 Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
 ModelName = Annotated[str | None, of_training(
     "--model", autocompletion=complete.models,
-    help=f"{', '.join(MODELS)}, or FILE.py:NAME. Default: lenet5 for images, mlp for digits and tables.")]
-Objective = Annotated[str | None, of_training(
-    help="What models are for: FILE.py:NAME, or a name that a package adds. Default: what the data set says.")]
+    help=f"{', '.join(MODELS)}, or FILE.py:NAME. Default: lenet5 for images, tcn for series, gru for texts, mlp for"
+         " digits and tables.")]
+Goal = Annotated[str | None, of_training(
+    "--objective", help="What models are for: classify or regress, for data of your own; FILE.py:NAME, or a name that a"
+                        " package adds, for any. Default: what the data say, or the target looks like.")]
+MetricName = Annotated[str | None, of_run(
+    "--metric", autocompletion=complete.metrics,
+    help="What the run is judged by: accuracy, balanced_accuracy, macro_f1 or auc; mae, rmse or r2; token_accuracy or"
+         " perplexity. Default: the first that fits.")]
+ClassWeights = Annotated[str | None, of_training(
+    metavar="WEIGHTS", help="Of classes in the loss: balanced, or one number a class, 1,4. Default: all count alike.")]
 Normalise = Annotated[bool | None, of_training(help="Scale inputs by the data set's mean and std; not for mlp.")]
 Rounds = Annotated[int | None, of_training(help="Rounds, after a method's own pre-training. Default: 20.")]
 Fraction = Annotated[float | None, of_training(help="Share of the clients asked in a round. Default: 1.")]

@@ -43,6 +43,7 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
     else:
         assert experiment is not None
         session = Session.start(experiment, out or _free_folder(_name(experiment)), data_dir, workers or cores())
+    _say_understood(session, quiet)
     again = ["umbel", "run", "--resume", "--out", str(session.folder.path)]
     again += ["--data-dir", str(data_dir)] if data_dir else []
     again += ["--trust"] if "plugins" in Sealed(session.folder.path).recipe() else []
@@ -91,7 +92,8 @@ def _play_all(runs: Runs, folder: Path, data_dir: Path | None, workers: int | No
     """The runs of a series that are still to do."""
     width = max(len(name.rpartition("-s")[0]) for name in runs)
     told: set[str | None] = set()
-    for session in sessions(runs, folder, data_dir, workers or cores(), equal):
+    for k, session in enumerate(sessions(runs, folder, data_dir, workers or cores(), equal)):
+        _say_understood(session, quiet or k > 0)
         if not quiet and session.fed.provenance.partition_hash not in told:
             told.add(session.fed.provenance.partition_hash)
             _say_drawn(session)
@@ -102,7 +104,16 @@ def _title(experiment: Experiment) -> str:
     """Data, scenario, clients and rounds."""
     resolved = experiment.resolved()
     data = [plugins.label(resolved.data)] if resolved.data else []
-    return ", ".join([*data, resolved.scenario, f"{resolved.clients} clients", f"rounds: {resolved.rounds}"])
+    clients = [f"{resolved.clients} clients"] if resolved.clients else []
+    return ", ".join([*data, str(resolved.scenario), *clients, f"rounds: {resolved.rounds}"])
+
+
+def _say_understood(session: Session, quiet: bool) -> None:
+    """What was read of a table of one's own, before anything is learnt of it."""
+    understood = (session.fed.provenance.scenario or {}).get("understood")
+    if understood and not quiet:
+        for line in screen.understood_lines(understood):
+            say(line)
 
 
 def _typed(choices: dict[str, Any]) -> dict[str, Any]:
@@ -133,8 +144,8 @@ def _name(experiment: Experiment, method: bool = True) -> str:
     """`fedavg-digits-rotation-4-s0`; the same experiment has the same name."""
     resolved = experiment.resolved()
     parts = [plugins.label(resolved.method)] if method else []
-    parts += [plugins.label(resolved.data)] if resolved.data else []
-    return re.sub(r"[^\w.-]+", "_", "-".join([*parts, resolved.scenario, f"s{resolved.seed}"]))
+    parts += [Path(plugins.label(resolved.data)).name] if resolved.data else []
+    return re.sub(r"[^\w.-]+", "_", "-".join([*parts, str(resolved.scenario), f"s{resolved.seed}"]))
 
 
 def _folders(name: str) -> list[Path]:

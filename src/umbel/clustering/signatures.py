@@ -2,6 +2,10 @@
 
 Two signatures need no task of their own: an update is what `train` sends minus the model it started from, and the
 classifier's weights are `train` with `send=net.head_names`.
+
+Subspaces are of rows as vectors, and what a row is as a vector is said by `signature`: its numbers as they are ("raw"),
+what the anchor model makes of it before its classifier ("embedding"), or how often each token or level of a category is
+in it ("counts").
 """
 
 from typing import Any
@@ -15,9 +19,12 @@ from torch.nn.functional import one_hot
 from umbel.errors import UmbelError
 from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Release, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
+from umbel.nets.objective import NextToken
 from umbel.tree import Params, Tree
 
 MOST_RANK = 32  # vectors of one class: methods take 3 to 5, and with as many as there are rows, rows can be rebuilt
+MOST_COUNTED = 2**16  # tokens or levels: every vector of counts has a number for each
+SIGNATURES = ("raw", "embedding", "counts")
 RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding noise, and so are their vectors
 
 
@@ -53,24 +60,95 @@ def _refuse_rank(rank: int) -> None:
                          f" were {rank}.")
 
 
-def _whole(net: Model, client: Client, *, rank: int) -> Reply:
+def signature_for(net: Model, asked: str) -> str:
+    """What rows are as vectors: as asked, or by the kind of data: embedding of tokens and categories, raw of others."""
+    names = net.tokens or any(net.levels)
+    if asked == "auto":
+        return "embedding" if names else "raw"
+    if asked == "raw" and names:
+        raise UmbelError(f"Raw rows are vectors where they are numbers, and {'tokens' if net.tokens else 'categories'}"
+                         " are names: take signature=embedding or signature=counts.")
+    if asked == "counts":
+        counted(net)
+    return asked
+
+
+def counted(net: Model) -> int:
+    """How many tokens or levels of categories a row is counted by."""
+    if net.tokens:
+        goal = net.objective
+        kinds = goal.vocabulary if isinstance(goal, NextToken) else max(net.levels, default=0)
+    else:
+        kinds = sum(net.levels)
+    if not kinds:
+        raise UmbelError("Counts are of tokens or of categories, and of this model's inputs it is not known how many"
+                         " there are: take signature=raw of numbers, or signature=embedding.")
+    if kinds > MOST_COUNTED:
+        raise UmbelError(f"Counts are of at most {MOST_COUNTED:,} tokens or levels. Got {kinds:,}: take"
+                         " signature=embedding.")
+    return kinds
+
+
+def counts_of(net: Model, x: Tensor) -> Tensor:
+    """(rows, kinds) how often each token is in a row; of a table, 1 for the level of each category, 0 for the others.
+
+    A table's columns of numbers are left out.
+    """
+    if net.tokens:
+        return torch.zeros(len(x), counted(net)).scatter_add_(1, x.cpu().flatten(1), torch.ones(x.flatten(1).shape))
+    rows = x.cpu().reshape(len(x), -1, len(net.levels))  # a series has columns at every time
+    parts = [one_hot(rows[..., k].long(), levels).sum(1) for k, levels in enumerate(net.levels) if levels]
+    return torch.cat(parts, 1).float()
+
+
+def features_of(net: Model, params: Params, x: Tensor) -> Tensor:
+    """(rows, d) what enters the classifier; where it acts at every place of a row, the mean over the places."""
+    features = net.embed(params, x)
+    return features.flatten(1, -2).mean(1) if len(net.objective.out_shape) > 1 else features.flatten(1)
+
+
+def _as_vectors(net: Model, x: Tensor, signature: str) -> Tensor:
+    return counts_of(net, x) if signature == "counts" else x.flatten(1)
+
+
+def _subspace(vectors: Tensor, size: Tensor, rank: int) -> Reply:
     _refuse_rank(rank)
-    basis = leading_vectors(client.x.flatten(1), rank)
-    return Reply({"basis": basis, "basis_class": torch.full((len(basis),), -1), "size": client.size})
+    basis = leading_vectors(vectors, rank)
+    return Reply({"basis": basis, "basis_class": torch.full((len(basis),), -1), "size": size})
 
 
-def _by_class(net: Model, client: Client, *, rank: int, share: float = 0.0) -> Reply:
+def _subspaces(vectors: Tensor, kinds: Tensor, size: Tensor, rank: int, share: float) -> Reply:
     """`rank` vectors of each class that a client holds; with `share`, p = round(share * n_c), between 1 and `rank`."""
     _refuse_rank(rank)
     bases, classes = [], []
-    kinds = kinds_of(net, client.y)
     for label in sorted(set(kinds.tolist())):
-        rows = client.x[kinds == label].flatten(1)
+        rows = vectors[kinds == label]
         most = min(rank, max(1, round(share * len(rows)))) if share else rank
         bases.append(leading_vectors(rows, most))
         classes += [label] * len(bases[-1])
-    basis = torch.cat(bases) if bases else torch.zeros(0, net.features)
-    return Reply({"basis": basis, "basis_class": torch.tensor(classes, dtype=torch.long), "size": client.size})
+    basis = torch.cat(bases) if bases else torch.zeros(0, vectors.shape[1])
+    return Reply({"basis": basis, "basis_class": torch.tensor(classes, dtype=torch.long), "size": size})
+
+
+def _whole(net: Model, client: Client, *, rank: int, signature: str = "raw") -> Reply:
+    return _subspace(_as_vectors(net, client.x, signature), client.size, rank)
+
+
+def _by_class(net: Model, client: Client, *, rank: int, share: float = 0.0, signature: str = "raw") -> Reply:
+    return _subspaces(_as_vectors(net, client.x, signature), kinds_of(net, client.y), client.size, rank, share)
+
+
+def _embedded(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
+    return {"features": features_of(net, params, x), "kind": kinds_of(net, y)}
+
+
+def _whole_embedded(net: Model, values: Tree, *, rank: int, **_: Any) -> Reply:
+    return _subspace(values["features"], torch.tensor(len(values["kind"])), rank)
+
+
+def _by_class_embedded(net: Model, values: Tree, *, rank: int, share: float = 0.0, **_: Any) -> Reply:
+    kinds = values["kind"]
+    return _subspaces(values["features"], kinds, torch.tensor(len(kinds)), rank, share)
 
 
 def kinds_of(net: Model, y: Tensor) -> Tensor:
@@ -78,22 +156,40 @@ def kinds_of(net: Model, y: Tensor) -> Tensor:
     return torch.from_numpy(net.objective.groups_of(y.cpu().numpy())).to(y.device)
 
 
-def _vectors(net: Model, most: int) -> Tree:
-    if net.tokens:
-        raise UmbelError("Subspaces are of numbers, and tokens are names: take a method that groups clients by their"
-                         " training, such as fedclust or ifca.")
-    shape = (UpTo(most), net.features)
-    return {"basis": Leaf(shape), "basis_class": Leaf((UpTo(most),), torch.int64), "size": COUNT}
+def _vectors(most: int, width: int) -> Tree:
+    """At most so many vectors of so many numbers: what a client can send, whatever its rows."""
+    return {"basis": Leaf((UpTo(most), width)), "basis_class": Leaf((UpTo(most),), torch.int64), "size": COUNT}
+
+
+def _width(net: Model, signature: str = "raw") -> int:
+    signature_for(net, signature)
+    return counted(net) if signature == "counts" else net.features
+
+
+def _width_embedded(net: Model) -> int:
+    x = net.blank(1, net.mean.device)
+    return features_of(net, dict(net.module.named_parameters()), x).shape[1]
 
 
 principal_vectors = register(Plain(
-    "principal_vectors", _whole, answers=lambda net, rank, **_: _vectors(net, rank), options=("rank",)))
-"""The subspace of a client's raw pixels: one SVD of all its rows (PACFL as printed)."""
+    "principal_vectors", _whole, options=("rank", "signature"),
+    answers=lambda net, rank, signature="raw": _vectors(rank, _width(net, signature))))
+"""The subspace of a client's rows, raw or counted: one SVD of all of them (PACFL as printed)."""
 
 class_vectors = register(Plain(
-    "class_vectors", _by_class, answers=lambda net, rank, **_: _vectors(net, net.classes * rank),
-    options=("rank", "share")))
-"""One SVD of each class's raw pixels (PACFL's code, FLAG)."""
+    "class_vectors", _by_class, options=("rank", "share", "signature"),
+    answers=lambda net, rank, share=0.0, signature="raw": _vectors(net.classes * rank, _width(net, signature))))
+"""One SVD of each class's rows, raw or counted (PACFL's code, FLAG)."""
+
+principal_embedded = register(Rows(
+    "principal_embedded", _embedded, _whole_embedded, options=("rank", "become"),
+    answers=lambda net, rank, **_: _vectors(rank, _width_embedded(net))))
+"""The subspace of a client's rows as the model that was sent embeds them."""
+
+class_embedded = register(Rows(
+    "class_embedded", _embedded, _by_class_embedded, options=("rank", "share", "become"),
+    answers=lambda net, rank, **_: _vectors(net.classes * rank, _width_embedded(net))))
+"""The same, of each class."""
 
 
 def _count(net: Model, client: Client) -> Release:

@@ -4,6 +4,7 @@ A pool has each distinct (row, shift) once; clients are lists of row numbers int
 hundred clients share is stored, copied to a GPU and scored once.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -79,6 +80,8 @@ class Population:
     joins: IntArray | None = None  # (n,) the round in which each appears; None = all are there from the start
     leaves: IntArray | None = None  # (n,) the round from which each is gone; None = nobody goes
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the result says of the data: set, part, per_label ...
+    levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
+    columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
 
     def __post_init__(self) -> None:
@@ -89,8 +92,7 @@ class Population:
                                  f" {len(self.train) - 1}. Got round {change.round}, client {change.client}.")
         object.__setattr__(self, "changes", tuple(sorted(self.changes, key=lambda change: change.round)))
         if not self.names:
-            width = max(3, len(str(len(self.train) - 1)))
-            object.__setattr__(self, "names", [f"c{i:0{width}d}" for i in range(len(self.train))])
+            object.__setattr__(self, "names", numbered(len(self.train)))
 
     @classmethod
     def of_sites(cls, sites: Mapping[str, Sequence[Any]], objective: Objective | int | None = None,
@@ -119,7 +121,9 @@ class Population:
         return cls(Pool(x, y), rows[0::2], rows[1::2], known, goal, [str(name) for name in sites], facts=facts)
 
     def checked(self) -> "Population":
-        """The same, with a pool as it must be; what does not fit is refused."""
+        """The same, with a pool as it must be; what does not fit is refused. A raw table may have gaps."""
+        if self.columns:
+            return self
         [(x, y)] = own_rows.site("the pool", self.pool, self.objective)
         return self if x is self.pool.x and y is self.pool.y else replace(self, pool=Pool(x, y))
 
@@ -129,10 +133,14 @@ class Population:
         return tuple(self.pool.x.shape[1:])
 
     def in_order(self, order: IntArray) -> "Population":
-        """The same clients in another order; names stay where they are: place 0 is still called c000."""
+        """The same clients in another order; names stay where they are: place 0 is still called c000.
+
+        Names that clients have in life go with them.
+        """
         place = np.argsort(order)
         return replace(
             self, train=[self.train[i] for i in order], test=[self.test[i] for i in order], truth=self.truth[order],
+            names=[self.names[i] for i in order] if "names" in self.facts else self.names,
             joins=None if self.joins is None else self.joins[order],
             leaves=None if self.leaves is None else self.leaves[order],
             changes=tuple(change._replace(client=int(place[change.client])) for change in self.changes),
@@ -190,8 +198,10 @@ class Population:
 
     @property
     def hash(self) -> str:
-        """Sixteen hex digits that change when any client's rows, shift or group changes."""
+        """Sixteen hex digits that change when any client's name, rows, shift or group changes."""
         digest = blake2b(digest_size=8)
+        if self.names != numbered(len(self.train)):  # seeds follow names
+            digest.update(json.dumps(self.names).encode())
         for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test):
             digest.update(str((array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
@@ -216,8 +226,15 @@ class Population:
 
         return Population(
             self.pool, union(self.train), union(self.test), groups, self.objective,
-            names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True},
+            names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True}, levels=self.levels,
+            columns=self.columns,
         )
+
+
+def numbered(clients: int) -> list[str]:
+    """Names for clients that have none: c000, c001 ..."""
+    width = max(3, len(str(clients - 1)))
+    return [f"c{i:0{width}d}" for i in range(clients)]
 
 
 def truth_at(truth: Sequence[int], changes: Iterable[tuple[int, int, int]], round: int) -> tuple[int, ...]:

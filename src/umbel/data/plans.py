@@ -111,6 +111,10 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
     """The clients of a plan; their pool has each (row, shift) once."""
     drawn_on, known = plan.facts.get("data", "another data set"), plan.facts.get("data_hash")
     if known not in (dataset.digest, _digest_of_targets(dataset)) or plan.classes != dataset.classes:
+        if drawn_on == dataset.label and dataset.understood:  # a file of one's own
+            raise UmbelError(f"The rows of {drawn_on} were changed since this partition was drawn: their digest was"
+                             f" {known}, and is {dataset.digest}. Put the old files back, or start again in"
+                             " another folder.")
         raise UmbelError(f"A plan fits only the rows it was drawn on: {drawn_on}, whose digest is {known}. Got"
                          f" {dataset.label} with {dataset.digest} instead. Give it the same files (--data-dir), or draw"
                          " a new partition in another folder.")
@@ -146,7 +150,8 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
     changes = tuple(Change(holding.round, holding.client, train[k], test[k], holding.group)
                     for k, holding in enumerate(holdings) if k >= n)
     return Population(
-        pool, train[:n], test[:n], plan.truth, dataset.objective, facts=plan.facts, changes=changes,
+        pool, train[:n], test[:n], plan.truth, dataset.objective, list(plan.facts.get("names", [])), facts=plan.facts,
+        levels=dataset.levels, columns=dataset.columns, changes=changes,
         joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER),
     )
 

@@ -18,7 +18,7 @@ from umbel.data.partition import OFFSETS, ClientRows, Drawn, Partitioner
 from umbel.data.plans import Plan
 from umbel.data.shift import Shifter
 from umbel.data.sources import Dataset
-from umbel.data.testsets import TEST_MODES
+from umbel.data.testsets import OWN, TEST_MODES
 from umbel.errors import UmbelError, unknown
 from umbel.registry import Registry
 from umbel.seeds import generator
@@ -49,6 +49,7 @@ class Scenario:
     of: str = ""  # what it changes, and is refused without: "images" of any type, "uint8 images" or "labels"
     grouped: bool = True  # False: its shift differs from client to client and makes no groups
     brings_data: bool = False
+    natural: bool = False  # rows belong to whom the data set says
 
 
 ROWS_EACH = 100  # training rows of a client on average, where nobody says how many clients there are
@@ -67,6 +68,8 @@ def _cflgt(count: int, labels: int) -> Scenario:
 
 
 SCENARIOS: Registry[Scenario] = Registry("scenario", {
+    "natural": Scenario("clients as they are in life: the set's own", 0, OWN, partition.iid, by_label=False,
+                        natural=True),
     "iid": Scenario("no heterogeneity: equal random shares", 20, "matched", partition.iid, by_label=False),
     "rotation-4": Scenario(
         "images turned by 0, 90, 180, 270 degrees", partition=partition.every_label, shift=shift.rotation_4,
@@ -198,13 +201,18 @@ def usual_clients(first: Scenario, rows: int) -> int:
     return max(4, most // 4 * 4, int(first.parameters["groups"].default) if "groups" in first.parameters else 0)
 
 
+def usual(clients: object) -> str:
+    """The scenario where nobody names one: natural for a set that has clients of its own."""
+    return "natural" if clients else "iid"
+
+
 def draw(
     scenario: str, dataset: Dataset, *, clients: int | None = None, seed: int = 0, test_mode: str | None = None
 ) -> Plan:
     """Deal the rows of a data set out to clients. The same arguments give the same plan on every machine."""
     parts = parse(scenario)
     first = SCENARIOS[parts[0][0]]
-    count = usual_clients(first, len(dataset.y_train)) if clients is None else clients
+    count = (usual_clients(first, len(dataset.y_train)) or len(dataset.clients)) if clients is None else clients
     mode = first.test_mode if test_mode is None else test_mode
     if first.brings_data and dataset.name != parts[0][0]:
         raise UmbelError(f"{parts[0][0]} brings its own data sets; leave out --data. Got '{dataset.name}'.")
@@ -215,23 +223,42 @@ def draw(
                          " objective bins, as in Regress(bins=4), or take iid.")
     if count < 1:
         raise UmbelError(f"The number of clients must be at least 1. Got {count} instead.")
-    if mode not in TEST_MODES:
+    if mode not in (TEST_MODES | {OWN: None} if first.natural else TEST_MODES):
         raise unknown("test mode", mode, TEST_MODES)
     y_train, y_test = (dataset.objective.groups_of(y) for y in (dataset.y_train, dataset.y_test))
-    drawn = first.partition(y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
+    if first.natural:
+        drawn, own = _by_owner(dataset, count)
+    else:
+        drawn = first.partition(y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
     shifts, truth, groups = _shifts(parts, drawn, y_train)
-    train, test = TEST_MODES[mode](y_train, y_test, drawn.rows, generator(seed, "test"))
+    train, test = (drawn.rows, own) if mode == OWN else TEST_MODES[mode](
+        y_train, y_test, drawn.rows, generator(seed, "test"))
     for i, both in enumerate(zip(train, test, strict=True)):
         if missing := [kind for kind, rows in zip(("training", "test"), both, strict=True) if not len(rows)]:
             raise UmbelError(
-                f"Every client needs a training row and a test row. Client {i} of {count} has no {missing[0]} row "
+                "Every client needs a training row and a test row. Client"
+                f" {drawn.facts['names'][i] if first.natural else i} of {count} has no {missing[0]} row "
                 f"under '{scenario}' with test mode '{mode}'; ask for fewer clients or another test mode."
             )
     facts = {
         "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
         "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": dataset.digest,
+        **({"understood": dict(dataset.understood)} if dataset.understood else {}),
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
+
+
+def _by_owner(dataset: Dataset, count: int) -> tuple[Drawn, ClientRows]:
+    """What the set's clients hold, and their own test rows; of fewer than there are, those with the most rows."""
+    assert dataset.owners is not None
+    if count > len(dataset.clients):
+        raise UmbelError(f"{dataset.label} has {len(dataset.clients)} clients of its own. Got {count} instead.")
+    of_train, of_test = dataset.owners
+    sizes = np.bincount(of_train, minlength=len(dataset.clients))
+    kept = np.sort(np.argsort(-sizes, kind="stable")[:count]).tolist()
+    rows, test = ([np.flatnonzero(of == k) for k in kept] for of in (of_train, of_test))
+    facts = {"names": [dataset.clients[k] for k in kept]}
+    return Drawn(rows, np.zeros(count, dtype=np.int64), 0, facts), [len(of_train) + part for part in test]
 
 
 def _fits(name: str, dataset: Dataset) -> None:
@@ -239,6 +266,9 @@ def _fits(name: str, dataset: Dataset) -> None:
     scenario, goal, x = SCENARIOS[name], dataset.objective, dataset.x_train
     images = x.ndim == 4
     there = {"": True, "images": images, "uint8 images": images and x.dtype == np.uint8, "labels": goal.classes > 0}
+    if scenario.natural and dataset.owners is None:
+        raise UmbelError(f"natural deals rows to the set's own clients, and {dataset.name} has none: name the column"
+                         " that says whose a row is (--client-column), or take another scenario, such as iid.")
     if not there[scenario.of]:
         raise UmbelError(f"{name} changes {scenario.of}, and the set {dataset.name} has none: take a scenario that only"
                          " deals rows out, such as dirichlet.")

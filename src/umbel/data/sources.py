@@ -6,8 +6,8 @@ The order is: the folder given, $UMBEL_DATA, the system's own packages, the Hugg
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umbel import plugins
-from umbel.data import formats
+from umbel.data import formats, natural
 from umbel.data.clients import IntArray
 from umbel.data.formats import Halves, Piece, Reader
 from umbel.data.rows import laid_out, site
 from umbel.errors import UmbelError, unknown
 from umbel.files import digester
-from umbel.nets.objective import Classify, Objective, Regress, objective_of
+from umbel.nets import model_for
+from umbel.nets.objective import Classify, NextToken, Objective, Regress, objective_of
 from umbel.registry import Registry
 from umbel.seeds import generator
 
@@ -43,6 +44,11 @@ class Dataset:
     classes: int = 0
     part: str = ""  # "20,000 of 50,000" training rows; empty for the whole set
     objective: Objective = cast(Objective, None)  # by default a classification
+    levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
+    clients: tuple[str, ...] = ()  # whose rows they are in life, by name; () = nobody's
+    owners: tuple[IntArray, IntArray] | None = None  # of training and of test rows: the row's place in `clients`
+    columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
+    understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
 
     def __post_init__(self) -> None:
         if self.objective is None and not self.classes:
@@ -52,11 +58,23 @@ class Dataset:
         if self.classes not in (0, goal.classes):
             raise UmbelError(f"The data set '{self.name}' must have the {goal.classes} classes of its objective."
                              f" Got {self.classes} instead.")
+        self._refuse_owners()
         object.__setattr__(self, "objective", goal)
         object.__setattr__(self, "classes", goal.classes)
 
+    def _refuse_owners(self) -> None:
+        """Each row has an owner, who has a name, where there are owners at all."""
+        halves = [] if self.owners is None else list(zip(self.owners, (self.y_train, self.y_test), strict=True))
+        whole = all(own.shape == y.shape[:1] and np.isin(own, range(len(self.clients))).all() for own, y in halves)
+        if bool(self.clients) != bool(halves) or not whole:
+            raise UmbelError(f"The data set '{self.name}' must say of each row whose it is: owners, an array for the"
+                             f" training rows and one for the test rows, of places in its {len(self.clients)} clients.")
+
     def checked(self) -> "Dataset":
-        """A set of one's own as it must be; what does not fit is refused."""
+        """A set of one's own as it must be; what does not fit is refused. A raw table may have gaps."""
+        if self.columns:
+            y_train, y_test = (self.objective.check(y, f"the set '{self.name}'") for y in (self.y_train, self.y_test))
+            return replace(self, y_train=y_train, y_test=y_test)
         arrays = (self.x_train, self.y_train, self.x_test, self.y_test)
         train, test = site(f"the set '{self.name}'", arrays, self.objective)
         return replace(self, x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])
@@ -89,11 +107,31 @@ class Source:
     mean: tuple[float, ...]  # of pixels in [0, 1], one number a channel; one a column of a table
     std: tuple[float, ...]
     objective: Objective = Classify(10)
+    levels: tuple[int, ...] = ()  # of each column of a table, as a Dataset has them
+    clients: int = 0  # whose rows they are in life
+    cite: str = ""  # whom its terms ask to name
+    tokens: bool = False  # inputs are whole numbers that stand for words
+    raw: bool = False  # a table that is to be prepared first
 
     @property
     def classes(self) -> int:
         """How many there are; 0 where targets are none."""
         return self.objective.classes
+
+    @property
+    def model(self) -> str:
+        """The network by default."""
+        return model_for(self.shape, self.tokens)
+
+    @property
+    def natural(self) -> bool:
+        """Whether its rows say whose they are."""
+        return self.clients > 0
+
+    @property
+    def inputs(self) -> str:
+        """What its inputs are, in the words of `rows`."""
+        return "tokens" if self.tokens else "pixels" if self.images else "numbers"
 
     @property
     def images(self) -> bool:
@@ -140,6 +178,32 @@ DATASETS: dict[str, Source] = {
         mean=(0.0004, -0.0010, 0.0021, -0.0005, 0.0, -0.0006, -0.0007, 0.0004, 0.0009, -0.0012),
         std=(0.0477, 0.0475, 0.0488, 0.0486, 0.0489, 0.0483, 0.0467, 0.0483, 0.0497, 0.0474),
         objective=Regress(centre=152.0, scale=77.1, bins=(86.25, 140.5, 211.25)),  # mean, std and quartiles
+    ),
+    "heart-disease": Source(
+        "Heart disease at four hospitals, 13 findings", "CC BY 4.0 as far as known",
+        690, 230, (13,), mean=natural.HEART_MEAN, std=natural.HEART_STD,
+        objective=Classify(2, labels=("healthy", "ill")), levels=natural.HEART_LEVELS, clients=4,
+        cite="Andras Janosi, M.D., Hungarian Institute of Cardiology, Budapest; William Steinbrunn, M.D., University"
+             " Hospital, Zurich; Matthias Pfisterer, M.D., University Hospital, Basel; Robert Detrano, M.D., Ph.D.,"
+             " V.A. Medical Center, Long Beach and Cleveland Clinic Foundation",
+    ),
+    "wisdm": Source(
+        "WISDM 1.1, what 36 people do, by their phones", "free; its readme.txt goes with it",
+        4_057, 1_361, (43,), mean=natural.WISDM_MEAN, std=natural.WISDM_STD,
+        objective=Classify(6, labels=natural.ACTIVITIES), clients=36,
+        cite="Kwapisz, Weiss and Moore, Activity Recognition using Cell Phone Accelerometers, SensorKDD 2010",
+    ),
+    "beijing-air": Source(
+        "Beijing's air at 12 stations: PM2.5 in 1, 6, 24 hours", "CC BY 4.0 as far as known",
+        21_850, 8_941, (24, 23), mean=(0.0,), std=(1.0,),  # its reader scales, column by column
+        objective=Regress(columns=3, centre=81.3, scale=79.0, bins=(22.0, 58.0, 113.0), unit="µg/m³"), clients=12,
+        cite="Zhang et al., Cautionary Tales on Air-Quality Improvement in Beijing, Proceedings of the Royal Society A"
+             " 473, 2017",
+    ),
+    "shakespeare": Source(
+        "Shakespeare's 447 largest roles, the next character", "public domain",
+        37_846, 9_463, (80,), mean=(0.0,), std=(1.0,),
+        objective=NextToken(natural.VOCABULARY, natural.LENGTH), clients=447, tokens=True,
     ),
 }
 
@@ -196,7 +260,9 @@ def source_of(name: str) -> Source:
     if name in DATASETS:
         return DATASETS[name]
     own = OWN.find(name)
-    return Source(own.name, "", len(own.y_train), len(own.y_test), own.x_train.shape[1:], (0.0,), (1.0,), own.objective)
+    return Source(own.name, "", len(own.y_train), len(own.y_test), own.x_train.shape[1:], (0.0,), (1.0,), own.objective,
+                  levels=own.levels, clients=len(own.clients), tokens=own.x_train.dtype == np.int64,
+                  raw=bool(own.columns))
 
 
 def open_dataset(name: str, folder: Path | None = None) -> Dataset:
@@ -210,7 +276,11 @@ def open_dataset(name: str, folder: Path | None = None) -> Dataset:
     if name == "diabetes":
         return _diabetes()
     folders = list(dict.fromkeys(_folders(name, folder)))
-    for place in folders:
+    if name in natural.NATURAL:
+        for place in folders:
+            if found := _natural_in(name, place):
+                return found
+    for place in folders if name in READERS else ():
         if halves := _in_folder(name, place):
             return _dataset(name, halves)
     if halves := _from_hub(name):
@@ -247,10 +317,7 @@ def _folders(name: str, folder: Path | None) -> Iterator[Path]:
 
 def _in_folder(name: str, folder: Path) -> Halves | None:
     """The set's own formats in the folder and in subfolders that name the set, then npz files."""
-    try:
-        places = list(_places(name, folder))
-    except OSError as error:
-        raise UmbelError(f"The data folder '{folder}' must be readable. Got: {error}.") from error
+    places = _all_places(name, folder)
     for reader in READERS[name]:
         for place in places:
             if halves := reader(place, _names(name, place)):
@@ -261,11 +328,27 @@ def _in_folder(name: str, folder: Path) -> Halves | None:
     return None
 
 
+def _natural_in(name: str, folder: Path) -> Dataset | None:
+    """A set with clients of its own, as it was published or as one npz."""
+    for place in _all_places(name, folder):
+        if found := natural.NATURAL[name](place, _names(name, place), _npz(name, place)):
+            return _natural(name, found)
+    return None
+
+
+def _all_places(name: str, folder: Path) -> list[Path]:
+    try:
+        return list(_places(name, folder))
+    except OSError as error:
+        raise UmbelError(f"The data folder '{folder}' must be readable. Got: {error}.") from error
+
+
 def _places(name: str, folder: Path, depth: int = 2) -> Iterator[Path]:
-    """The folder, then its subfolders that name the set: FashionMNIST/raw, cifar10/cifar-10-batches-py."""
+    """The folder, then its subfolders that name the set: FashionMNIST/raw, cifar10/cifar-10-batches-py; natural."""
     yield folder
     for child in sorted(folder.iterdir()) if depth else ():
-        if _names(name, child) and child.is_dir():
+        named = _names(name, child) or (child.name == "natural" and name in natural.NATURAL)
+        if named and child.is_dir():
             yield from _places(name, child, depth - 1)
 
 
@@ -346,6 +429,17 @@ def _from_columns(images: Iterable[Any], labels: Iterable[int], where: str) -> P
 
 
 # Checks
+
+
+def _natural(name: str, found: natural.Natural) -> Dataset:
+    """The same as a set, whose arrays fit its source."""
+    source, rows = DATASETS[name], len(found.y_train)
+    part = f"{rows:,} of {source.train:,}" if rows != source.train else ""
+    read = Dataset(name, *found[:4], part=part, objective=source.objective, levels=source.levels,
+                   clients=found.clients, owners=found.owners).checked()
+    if read.x_train.shape[1:] != source.shape:
+        raise UmbelError(f"The rows of {name} must be of the shape {source.shape}. Got {read.x_train.shape[1:]}.")
+    return read
 
 
 def _dataset(name: str, halves: Halves) -> Dataset:

@@ -58,4 +58,5 @@ def holdout(y: IntArray, y_test: IntArray, holds: ClientRows, rng: Generator) ->
     return train, test
 
 
+OWN = "own"  # natural alone: the test rows that a client has in life
 TEST_MODES: dict[str, Tester] = {"label_full": label_full, "matched": matched, "holdout": holdout}

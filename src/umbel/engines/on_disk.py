@@ -34,7 +34,7 @@ def write_clients(folder: Path, people: Population, net: Model, seed: int, advic
     packed = io.BytesIO()
     np.savez(packed, **rows)
     facts = {"names": people.names, "objective": net.objective.described(), "seed": seed, "model": net.name,
-             "shape": net.shape, "precision": net.precision, "mean": net.mean.flatten().tolist(),
+             "shape": net.shape, "levels": net.levels, "precision": net.precision, "mean": net.mean.flatten().tolist(),
              "std": net.std.flatten().tolist(),
              "changes": [[change.round, change.client, change.group] for change in people.changes]}
     contents: dict[str, Bytes | Iterable[Bytes]] = {
@@ -65,5 +65,6 @@ def clients_from(folder: Path) -> tuple[LocalClients, Model]:
                     for k, (round, client, group) in enumerate(facts["changes"]))
     people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), objective, facts["names"],
                         changes=changes)
-    net = build(facts["model"], tuple(facts["shape"]), objective, facts["mean"], facts["std"])
+    net = build(facts["model"], tuple(facts["shape"]), objective, tuple(facts["mean"]), tuple(facts["std"]),
+                tokens=pool.x.dtype == np.int64, levels=tuple(facts["levels"]))
     return LocalClients(people, facts["seed"], torch.device("cpu")), replace(net, precision=facts["precision"])

@@ -1,5 +1,6 @@
 """What clients are asked for: one word with four jobs, seed stream, ledger line, stopwatch and progress text."""
 
+PREPARE = "prepare"  # sums by which a table is scaled and filled in, before anything is learnt
 TRAIN = "train"  # a round's training
 SIGNATURE = "signature"  # a description by which clients are grouped
 SWEEP = "sweep"  # short trainings by which a cut is chosen

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from umbel.data.clients import Population, truth_at
 from umbel.data.plans import Plan
+from umbel.data.prepare import Preparation
+from umbel.federation.ledger import Line
 
 
 class Changed(NamedTuple):
@@ -31,6 +33,8 @@ class Provenance:
     label_counts: tuple[tuple[int, ...], ...] | None = None  # (n, classes) training rows at the start, in a simulation
     scenario: Mapping[str, Any] | None = None  # what the scenario really drew
     changes: tuple[Changed, ...] = ()  # by round
+    preparation: Preparation | None = None  # how raw rows of a table became inputs
+    prepared: tuple[Line, ...] = ()  # what was sent for that
 
     @classmethod
     def of(cls, people: Population, **rest: Any) -> "Provenance":

@@ -30,8 +30,8 @@ from umbel.errors import UmbelError
 from umbel.flower.client import Site, node_app
 from umbel.flower.inprocess import OwnGrid, SimulatedFlower, one
 from umbel.flower.server import Patience
+from umbel.nets import MODELS
 from umbel.nets.model import Model
-from umbel.nets.networks import MODELS
 from umbel.scratch import Scratch
 
 PATIENCE = Patience(deadline=86_400.0, hello=86_400.0)  # nodes of a simulation are slow at most, never gone

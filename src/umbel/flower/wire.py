@@ -62,6 +62,7 @@ def fingerprint(net: Model) -> str:
     about: list[Any] = [net.shape, net.objective.described(), net.head, net.mean.flatten().tolist(),
                         net.std.flatten().tolist(), sorted(layers)]
     about += [frozen] if (frozen := net.frozen_digest()) else []  # what does not travel must be the same at every site
+    about += [net.levels] if any(net.levels) else []  # which column is which category
     return blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 

@@ -19,7 +19,8 @@ from torch.func import functional_call
 from umbel.errors import UmbelError
 from umbel.nets.gradients import Borrower, Network, functional
 from umbel.nets.learner import Learner, dropouts, norms, statistics_of
-from umbel.nets.objective import Objective
+from umbel.nets.objective import NextToken, Objective
+from umbel.nets.sequences import CausalConv1d
 from umbel.nets.stacking import activations, for_vmap
 from umbel.nets.tape import Tapes
 from umbel.tree import Params
@@ -59,9 +60,10 @@ class Model:
     precision: str = "float32"  # of products: tf32 rounds their factors on a GPU, bf16 whole layers
     raw: bool = False  # mean 0 and std 1: nothing to scale
     tokens: bool = False  # inputs are whole numbers that stand for words
+    levels: tuple[int, ...] = ()  # of each column, 0 = a number; of each place of tokens; () = no categories anywhere
     functional: bool = False  # to be run under vmap: differentiate by torch.func
     recordable: bool = False  # its operations depend on the shapes of a batch alone: gradients may be replayed
-    registered: bool = False  # `build` makes it again from its name, shape and classes, in any process
+    registered: bool = False  # `build` makes it again from its name, shape, levels and objective, in any process
     trained: tuple[str, ...] = field(repr=False, default=())  # names of the parameters that learn; others are frozen
     module: nn.Module = field(repr=False, default_factory=nn.Module)  # skeleton; of its weights only frozen ones count
 
@@ -133,7 +135,9 @@ class Model:
 
     @property
     def classes(self) -> int:
-        """How many kinds of target there are: classes, or bins of a number."""
+        """How many kinds of target there are: classes, bins of a number, or one where texts go on."""
+        if isinstance(self.objective, NextToken):
+            return 1  # a row of text has many targets, and none of them says of which kind the row is
         if not self.objective.groups:
             raise UmbelError("This method looks at clients class by class, and the targets are none: give the objective"
                              " bins, as in Regress(bins=4), or take another method.")
@@ -150,8 +154,9 @@ class Model:
 
     @property
     def convolves(self) -> bool:
-        """Whether there are convolutions in it, which gain little when clients are stacked on a CPU."""
-        return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in self.module.modules())
+        """Whether there are convolutions in it, which gain little when clients are stacked on a CPU; products gain."""
+        return any(isinstance(layer, nn.modules.conv._ConvNd) and not isinstance(layer, CausalConv1d)
+                   for layer in self.module.modules())
 
     @cached_property
     def activations(self) -> int:

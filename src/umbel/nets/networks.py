@@ -1,5 +1,6 @@
 """The networks that come with umbel, by name: ordinary modules. `umbel.nets.wrap` takes any other."""
 
+from collections.abc import Callable
 from math import prod
 
 import torch
@@ -10,10 +11,58 @@ from umbel.nets import MODELS as MODELS  # kept apart from them, where its names
 from umbel.ops import pooled_conv
 
 
-def mlp(shape: tuple[int, ...], classes: int, hidden: int = 200) -> nn.Module:
-    """One hidden layer of 200: the Comparative Evaluation's and IFCA's network."""
-    features = prod(shape)
-    return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+class Columns(nn.Module):
+    """Columns as numbers: (b, ..., columns) -> (b, ..., width). A category's code becomes its row of an embedding.
+
+    `levels` has a number for each column: 0 for a number, else how many levels the category has. Without `size`, which
+    says how many numbers stand for one of so many levels, a level is one of as many numbers: 1, and the others 0.
+    """
+
+    def __init__(self, levels: tuple[int, ...], size: Callable[[int], int] | None) -> None:
+        super().__init__()
+        self.levels = {k: count for k, count in enumerate(levels) if count}
+        sizes = {k: size(count) if size else count for k, count in self.levels.items()}
+        self.embeddings = nn.ModuleDict({str(k): nn.Embedding(count, sizes[k]) for k, count in self.levels.items()}
+                                        if size else {})
+        self.width = len(levels) - len(sizes) + sum(sizes.values())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In the order of the columns; numbers that stand side by side stay so."""
+        parts, after = [], 0
+        for k, count in self.levels.items():
+            if self.embeddings:
+                own = self.embeddings[str(k)](x[..., k].long())
+            else:
+                own = (x[..., k : k + 1] == torch.arange(count, device=x.device)).to(x.dtype)  # vmap has no one_hot
+            parts += [x[..., after:k], own]
+            after = k + 1
+        return torch.cat([*parts, x[..., after:]], -1)
+
+
+def embedding_size(levels: int) -> int:
+    """How many numbers stand for one of so many levels or tokens: half as many and one, 16 at most."""
+    return min(16, (levels + 1) // 2 + 1)
+
+
+def _numbers(shape: tuple[int, ...], levels: tuple[int, ...],
+             size: Callable[[int], int] | None) -> tuple[nn.Module, int]:
+    """The layer that makes one line of numbers of an input, and how many they are."""
+    if not any(levels):
+        return nn.Flatten(), prod(shape)
+    columns = Columns(levels, size)
+    return nn.Sequential(columns, nn.Flatten()), prod(shape[:-1]) * columns.width
+
+
+def linear(shape: tuple[int, ...], outputs: int, *, levels: tuple[int, ...] = ()) -> nn.Module:
+    """One linear layer; each level of a category has a weight of its own."""
+    first, features = _numbers(shape, levels, None)
+    return nn.Sequential(first, nn.Linear(features, outputs))
+
+
+def mlp(shape: tuple[int, ...], outputs: int, *, hidden: int = 200, levels: tuple[int, ...] = ()) -> nn.Module:
+    """One hidden layer of 200: the Comparative Evaluation's and IFCA's network. Categories are embedded."""
+    first, features = _numbers(shape, levels, embedding_size)
+    return nn.Sequential(first, nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
 class PooledConv2d(nn.Conv2d):

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from math import exp, sqrt
+from dataclasses import asdict, dataclass, fields, replace
+from math import exp, inf, sqrt
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umbel import plugins
 from umbel.errors import UmbelError, unknown
-from umbel.fields import bounded, check, choice, number
+from umbel.fields import bounded, check, choice, number, shown
 from umbel.registry import Registry
 
 if TYPE_CHECKING:
@@ -152,6 +152,26 @@ class Objective(ABC):
         """What runs are judged by."""
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what it may be judged by; none where it judges by its own rule."""
+        fitting: tuple[str, ...] = next((each.metadata["one_of"] for each in fields(self)  # type: ignore[arg-type]
+                                         if each.name == "judged_by"), ())
+        return fitting
+
+    def judged_as(self, metric: str) -> Objective:
+        """The same objective, judged by the metric of this name."""
+        if metric not in self.metrics:
+            fitting = f"must be {' or '.join(self.metrics)}" if self.metrics else "cannot be chosen"
+            raise UmbelError(f"The metric of the objective '{self.kind}' {fitting}. Got '{metric}' instead.")
+        judged: Objective = replace(self, judged_by=metric)  # type: ignore[type-var]
+        return judged
+
+    def weighed(self, weights: str) -> Objective:
+        """The same objective with weights of classes as they are typed: "balanced", or "1,4"."""
+        raise UmbelError(f"Weights are of classes, and the targets of the objective '{self.kind}' are none."
+                         f" Got '{weights}'.")
+
+    @property
     @abstractmethod
     def sums(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a client sums over its rows."""
@@ -212,17 +232,47 @@ class Objective(ABC):
 
 @dataclass(frozen=True)
 class Classify(Objective):
-    """One of some classes, by cross-entropy."""
+    """One of some classes, by cross-entropy.
+
+    `weights` has a number for each class, by which the losses of its rows are multiplied; nothing is judged by them.
+    "balanced" stands for those by which every class counts as much as any other over all clients' training rows.
+    """
 
     classes: int = number(2, ge=1, le=1_000_000)
     judged_by: str = choice("accuracy", "accuracy", "balanced_accuracy", "macro_f1", "auc")
     labels: tuple[str, ...] = ()  # what the classes are called, where they were given as texts
+    weights: tuple[float, ...] | Literal["balanced"] = ()  # () = all classes count alike
 
     kind: ClassVar[str] = "classify"
 
     def __post_init__(self) -> None:
         check(self, "a classification")
         object.__setattr__(self, "labels", tuple(self.labels))
+        if self.weights != "balanced":
+            object.__setattr__(self, "weights", self._numbers(self.weights))
+
+    def _numbers(self, weights: Any) -> tuple[float, ...]:
+        try:
+            each = () if isinstance(weights, str) and weights else tuple(float(one) for one in weights)
+        except (TypeError, ValueError):
+            each = ()
+        sound = len(each) == self.classes and all(0 <= one < inf for one in each) and any(each)
+        if not sound and weights != ():
+            raise UmbelError("The 'weights' of a classification must be \"balanced\", or a number from 0 for each of"
+                             f" its {self.classes} classes, not all 0. Got {shown(weights)} instead.")
+        return each
+
+    def weighed(self, weights: str) -> Objective:
+        """With weights as they are typed."""
+        given: Any = weights if weights == "balanced" else [word.strip() for word in weights.split(",")]
+        return replace(self, weights=given)
+
+    def balanced(self, counts: NDArray[np.int64]) -> Classify:
+        """With numbers for weights that are "balanced": by how many training rows there are of each class."""
+        if self.weights != "balanced":
+            return self
+        each = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        return replace(self, weights=tuple(np.where(counts > 0, each, 0.0).tolist()))
 
     @property
     def outputs(self) -> int:
@@ -279,14 +329,21 @@ class Classify(Objective):
         return np.array([place[label] for label in y.astype(str).tolist()], dtype=np.int64)
 
     def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy."""
+        """Cross-entropy, times the weight of the row's class."""
         from torch.nn.functional import cross_entropy
 
-        return cross_entropy(out, y, reduction="none")
+        loss = cross_entropy(out, y, reduction="none")
+        weights: Any = self.weights
+        if not weights:
+            return loss
+        factor = loss.new_zeros(loss.shape)
+        for k, weight in enumerate(weights):  # numbers of Python: a tensor of them could be in no CUDA graph
+            factor = factor.masked_fill(y == k, weight)
+        return loss * factor
 
     def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
-        """In one kernel where clients are stacked on a GPU; an own loss has none."""
-        if type(self).row_loss is not Classify.row_loss:
+        """In one kernel where clients are stacked on a GPU; weights and an own loss have none."""
+        if self.weights or type(self).row_loss is not Classify.row_loss:
             return super().mean_loss(out, y, live, many)
         from umbel.ops import mean_loss
 
@@ -487,6 +544,7 @@ class NextToken(Objective):
 
     vocabulary: int = number(2, ge=2, le=10_000_000)
     length: int = number(0, ge=0, le=1_000_000)
+    judged_by: str = choice("token_accuracy", "token_accuracy", "perplexity")
 
     kind: ClassVar[str] = "next_token"
 
@@ -510,8 +568,8 @@ class NextToken(Objective):
 
     @property
     def metric(self) -> Metric:
-        """The share of tokens that were foretold, over all rows together: rows have unequal numbers of them."""
-        return METRICS["token_accuracy"]
+        """Over all rows together, since rows have unequal numbers of tokens."""
+        return METRICS[self.judged_by]
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:
@@ -563,12 +621,21 @@ class NextToken(Objective):
         return {"token_accuracy": right / tokens, "perplexity": exp(min(loss / tokens, WORST))}
 
 
-def objective_of(given: Objective | int | Mapping[str, Any]) -> Objective:
-    """An objective; a number of classes stands for a classification, plain words for what they describe."""
+def objective_of(given: Objective | int | Mapping[str, Any], own: Objective | None = None) -> Objective:
+    """An objective; a number of classes stands for a classification, plain words for what they describe.
+
+    `own` is a person's own, whose settings the words are: it is that one with these.
+    """
     if isinstance(given, Objective):
         return given
     if isinstance(given, Mapping):
         words = dict(given)
+        if own is not None and not type(own).__module__.startswith("umbel."):
+            names = {each.name for each in fields(own) if each.init}  # type: ignore[arg-type]
+            changed: Objective = replace(own, **{  # type: ignore[type-var]
+                name: tuple(value) if isinstance(value, list) else value for name, value in words.items()
+                if name in names})
+            return changed
         kind = str(words.pop("kind", ""))
         if kind not in OBJECTIVES:
             raise unknown("objective", kind, OBJECTIVES)
@@ -595,4 +662,4 @@ GOALS: Registry[Objective] = Registry("objective", {}, group="umbel.objectives",
 
 def judged(objective: Objective, metrics: Mapping[str, float | None]) -> float | None:
     """The metric that runs are judged by, out of a summary."""
-    return metrics[getattr(objective, "judged_by", "token_accuracy")]
+    return metrics[getattr(objective, "judged_by", next(iter(metrics)))]

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from umbel.nets.networks import PooledConv2d
+from umbel.nets.sequences import GRU, CausalConv1d
 from umbel.ops import dense
 
 # Numbers that a layer keeps for the way back, for each one that it puts out: four pixels before a pooling and the one
-# after it; of a recurrent layer the gates, the states and their tanh; of BatchNorm differences, squares and masks; of
-# dropout the mask, and the whole numbers of 64 bits that it is drawn from.
-KEPT: dict[type[nn.Module], int] = {PooledConv2d: 5, nn.LSTM: 7, nn.GRU: 5, nn.modules.batchnorm._BatchNorm: 5,
-                                    nn.Dropout: 5}
+# after it; the places that a causal convolution sees; of a recurrent layer the gates, the states and their tanh; of
+# BatchNorm differences, squares and masks; of dropout the mask, and the whole numbers of 64 bits it is drawn from.
+KEPT: dict[type[nn.Module], int] = {PooledConv2d: 5, CausalConv1d: 5, GRU: 9, nn.LSTM: 7, nn.GRU: 5,
+                                    nn.modules.batchnorm._BatchNorm: 5, nn.Dropout: 5}
 
 
 def for_vmap(module: nn.Module) -> nn.Module:
@@ -28,7 +29,7 @@ def for_vmap(module: nn.Module) -> nn.Module:
             layer.many = True
         elif type(layer) is nn.Linear:
             layer.forward = partial(_dense, layer)  # type: ignore[method-assign]
-        elif isinstance(layer, nn.RNNBase):
+        elif isinstance(layer, nn.RNNBase) and not isinstance(layer, GRU):
             layer.forward = partial(_unfused, layer.forward)
     return module
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from umbel import plugins
 from umbel.errors import UmbelError, unknown
+from umbel.nets import MODELS, TAKES, takes
 from umbel.nets.learner import Norm
 from umbel.nets.model import Model
-from umbel.nets.networks import MODELS
-from umbel.nets.objective import Objective, objective_of
+from umbel.nets.objective import Classify, NextToken, Objective, objective_of
 
 
 def wrap(
@@ -34,6 +34,9 @@ def wrap(
     name, or the last linear one with as many outputs as the objective asks for. `tokens`: inputs are whole numbers.
     """
     objective = objective_of(objective)
+    if isinstance(objective, Classify) and objective.weights == "balanced":
+        raise UmbelError("Balanced weights are counted over the rows of a federation, and a model alone has none: give"
+                         " a number for each class, as in Classify(2, weights=(1, 4)).")
     make = network if not isinstance(network, nn.Module) else lambda: copy.deepcopy(network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -43,7 +46,7 @@ def wrap(
     if not trained:
         raise UmbelError(f"The model '{name}' must have something to train, and all its parameters are frozen: let some"
                          " of them have requires_grad=True.")
-    broadcast = (-1, *[1] * (len(shape) - 1))
+    broadcast = (-1, *[1] * (len(shape) - 1)) if len(shape) != 2 else (-1,)  # by channel; by feature of a series
     model = Model(
         name, make, shape, objective, _find_head(name, module, objective.outputs, head),
         torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast),
@@ -108,19 +111,55 @@ def _said(shape: tuple[int, ...]) -> str:
 
 def build(
     name: str, shape: tuple[int, ...], objective: Objective | int, mean: tuple[float, ...] = (0.0,),
-    std: tuple[float, ...] = (1.0,), tokens: bool = False
+    std: tuple[float, ...] = (1.0,), *, tokens: bool = False, levels: tuple[int, ...] = (),
 ) -> Model:
-    """A model by its name, for inputs of `shape`; `tokens`: they are whole numbers."""
+    """A model by its name, for inputs of `shape`.
+
+    `levels` has a number for each column: 0 for a number, else how many levels the category has, whose codes are not
+    scaled. For tokens that are classified it says at each place how many there are.
+    """
     make = MODELS.find(name)
     objective = objective_of(objective)
-    outputs = objective.outputs
     own = name in list(MODELS)  # one of umbel's: the others are whatever a person or a package made them
-    if own and len(shape) != 3 and name != "mlp":
-        raise UmbelError(f"The model '{name}' takes images (channels, height, width). Got inputs of shape {shape}: take"
-                         " 'mlp', or a network of your own.")
-    model = wrap(lambda: make(shape, outputs), shape, objective, name=name, mean=mean, std=std, tokens=tokens)
+    if levels and (len(levels) != shape[-1] or len(shape) > 2 or min(levels) < 0):
+        raise UmbelError("The 'levels' of inputs are one number a column, 0 for a number, else how many levels there"
+                         f" are. Got {len(levels)} for inputs of shape {tuple(shape)}.")
+    asked = _asked(name, make, shape, objective, tokens, levels) if own else {}
+    if any(levels) and not tokens:
+        mean, std = _but_codes(mean, 0.0, levels), _but_codes(std, 1.0, levels)
+    model = wrap(lambda: make(shape, objective.outputs, **asked), shape, objective, name=name, mean=mean, std=std,
+                 tokens=tokens)
     elsewhere = own and type(objective).__module__.startswith("umbel.")  # another process knows it by its kind
-    return replace(model, recordable=own, registered=elsewhere)
+    return replace(model, recordable=own, registered=elsewhere, levels=tuple(levels))
+
+
+def _asked(name: str, make: Callable[..., nn.Module], shape: tuple[int, ...], objective: Objective, tokens: bool,
+           levels: tuple[int, ...]) -> dict[str, Any]:
+    """What a network of umbel's wants to know beside shape and outputs; inputs that it does not take are refused."""
+    if not takes(name, shape, tokens):
+        if tokens:
+            raise UmbelError(f"The model '{name}' takes {' or '.join(TAKES.get(name, ('numbers',)))}, and int64 inputs"
+                             " are tokens: give float32, take 'gru', or a network of your own.")
+        raise UmbelError(f"The model '{name}' takes {' or '.join(TAKES[name])}. Got inputs of shape {tuple(shape)}:"
+                         " take 'mlp', or a network of your own.")
+    known = {"levels": tuple(levels), "vocabulary": _vocabulary(name, objective, levels) if tokens else 0,
+             "everywhere": len(objective.out_shape) > 1}
+    return {word: value for word, value in known.items() if word in inspect.signature(make).parameters}
+
+
+def _vocabulary(name: str, objective: Objective, levels: tuple[int, ...]) -> int:
+    """How many tokens there are: the objective's, where they are what it foretells."""
+    vocabulary = objective.vocabulary if isinstance(objective, NextToken) else max(levels, default=0)
+    if not vocabulary:
+        raise UmbelError(f"The model '{name}' must know how many tokens there are, and its objective does not say: give"
+                         " levels, that number for each place.")
+    return vocabulary
+
+
+def _but_codes(given: tuple[float, ...], neutral: float, levels: tuple[int, ...]) -> tuple[float, ...]:
+    """A mean or deviation for each column, one that changes nothing for a category."""
+    each = given * len(levels) if len(given) == 1 else given
+    return tuple(neutral if count else own for own, count in zip(each, levels, strict=True))
 
 
 def admitted(name: str, thing: Any) -> Callable[[tuple[int, ...], int], nn.Module]:

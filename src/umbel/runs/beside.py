@@ -9,7 +9,7 @@ SHARE = 9  # it rests so many times as long as it worked: a tenth of the time ma
 
 
 class Beside:
-    """One thread at a time. What goes wrong in it goes wrong for whoever asks next."""
+    """One thread at a time. What goes wrong in it goes wrong for all who ask from then on: there is a gap."""
 
     def __init__(self) -> None:
         self._thread: Thread | None = None
@@ -34,9 +34,8 @@ class Beside:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        trouble, self._trouble = self._trouble, None
-        if trouble is not None:
-            raise trouble
+        if self._trouble is not None:
+            raise self._trouble
 
     def _do(self, work: Callable[[], None], started: float) -> None:
         try:

@@ -1,7 +1,7 @@
 """A run folder: written so that a kill at any moment leaves something that can be resumed.
 
     recipe.toml                               what is to be done
-    env.json  model.json  partition.npz       written once, before the first round
+    env.json  model.json  partition.npz  preparation.json    written once, before the first round
     checkpoint.json                           what belongs to the newest round on disk, with digests; renamed last
     rounds.jsonl                              one line a round
     state-<r>.safetensors memory-<r>...       the newest round's

@@ -13,20 +13,25 @@ from umbel import plugins
 from umbel.algorithms import ALGORITHMS, Algorithm, Local
 from umbel.data import events, scenarios, sources
 from umbel.data.clients import NEVER, IntArray, Population
+from umbel.data.own import is_own, open_own
 from umbel.data.plans import Plan, load_plan, realise
+from umbel.data.prepare import SCALINGS, Preparation
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import DATASETS, Dataset, Source
+from umbel.data.tables import AIMS, Asked
+from umbel.data.testsets import OWN
 from umbel.engines import ENGINES
 from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.fields import bounded, check, choice, number, refuse_unknown
+from umbel.nets import MODELS
 from umbel.nets.model import PRECISIONS, Model
-from umbel.nets.networks import MODELS
-from umbel.nets.objective import GOALS
+from umbel.nets.objective import GOALS, METRICS, Classify, NextToken, Objective
 from umbel.nets.wrap import build, wrap
 from umbel.runs.options import RunOptions
+from umbel.runs.prepared import prepare
 from umbel.runs.recipe import read_toml, settings_of, to_toml, typed
 from umbel.seeds import generator
 
@@ -63,16 +68,27 @@ class Experiment:
 
     method: str = "fedavg"
     data: str | None = None  # digits, unless the scenario brings its own
-    scenario: str = "iid"
+    client_column: str | None = None  # of a table: whose a row is
+    target_column: str | None = None  # of a table: what is to be learnt
+    objective: str | None = None  # a plug-in's, or of own data classify or regress; None = as data or target say
+    drop: str | None = None  # columns of a table that are left out: "id,name"
+    categories: str | None = None  # columns of whole numbers that are names: "ward,month"
+    split: str | None = None  # of a table into training and test rows: rows, time:COLUMN or column:NAME
+    test_share: float | None = number(None, gt=0, lt=1)  # of each client's rows
+    scaling: str | None = choice(None, *SCALINGS)  # of a table: by sums of all clients, by each site's own, not at all
+    preparation: str | None = None  # a preparation.json of an earlier run: nothing is asked of the clients
+    scenario: str | None = None  # natural where the data say whose the rows are, iid otherwise
     partition: str | None = None  # a partition.npz to load instead of drawing one
     clients: int | None = number(None, ge=1, le=100_000)
-    test_mode: str | None = choice(None, "label_full", "matched", "holdout")
+    test_mode: str | None = choice(None, "label_full", "matched", "holdout", OWN)
     shuffle: bool = False  # deal the clients' places at random, so that those who join late come from all groups
     pooled: bool = False  # one client per true group, with all its data: SOLO on it is the centralised oracle
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
-    model: str | None = None  # lenet5 for images but digits, mlp otherwise
+    model: str | None = None  # lenet5 for images but digits, tcn for series, gru for texts, mlp otherwise
+    metric: str = ""  # what the run is judged by; "" = as the data's objective says
+    class_weights: str = ""  # of the loss: "balanced", or one number a class, "1,4"; "" = as the data's objective says
     normalise: bool | None = None  # by the set's mean and std; not images in an mlp, as in the Comparative Evaluation
     rounds: int = rule_of("rounds")
     fraction: float = rule_of("fraction")
@@ -85,7 +101,6 @@ class Experiment:
     fine_tune: int | None = rule_of("fine_tune")
     keep: str = rule_of("keep")
     uplink: str = rule_of("uplink")
-    objective: str | None = None  # what models are for, instead of what the data set says
     settings: Mapping[str, Any] = field(default_factory=dict)  # the method's hyper-parameters
     plugins: Mapping[str, str] = field(default_factory=dict)  # files of a person's own code, and their digests
 
@@ -99,12 +114,19 @@ class Experiment:
         plugins.refuse_changed(self.plugins)
         ALGORITHMS.find(self.method)
         _known("engine", self.engine, ENGINES)
-        for registry, name in ((MODELS, self.model), (GOALS, self.objective)):
-            if name is not None:
-                registry.find(name)
-        if self.data is not None and not sources.known(self.data):
-            raise unknown("data set", self.data, [*DATASETS, *sources.OWN.added])
-        if self._first_scenario.brings_data and self.data is not None:
+        if self.model is not None:
+            MODELS.find(self.model)
+        if self.objective is not None and self.objective not in AIMS and self.objective not in GOALS:
+            raise unknown("objective", self.objective, [*AIMS, *GOALS.added])
+        self.own_objective  # noqa: B018 (it is brought, or refused)
+        if is_own(self.data):
+            self.asked  # noqa: B018 (its own check)
+        else:
+            if self.data is not None and not sources.known(self.data):
+                raise unknown("data set", self.data, [*DATASETS, *sources.OWN.added])
+            self._refuse_for_tables()
+        _known("metric", self.metric or None, METRICS)
+        if self.scenario is not None and self._first_scenario.brings_data and self.data is not None:
             raise UmbelError(f"The scenario '{self.scenario}' brings its own data sets. Leave out data '{self.data}'.")
         events.moves("join", self.join)
         events.moves("leave", self.leave)
@@ -115,7 +137,37 @@ class Experiment:
 
     @property
     def _first_scenario(self) -> scenarios.Scenario:
-        return SCENARIOS[scenarios.parse(self.scenario)[0][0]]
+        return SCENARIOS[scenarios.parse(self._chosen_scenario)[0][0]]
+
+    @property
+    def _chosen_scenario(self) -> str:
+        return self._usual_scenario if self.scenario is None else self.scenario
+
+    @property
+    def _usual_scenario(self) -> str:
+        return scenarios.usual(is_own(self.data) or self._own_clients)
+
+    @property
+    def asked(self) -> Asked:
+        """What is said of a table of one's own."""
+        return Asked(self.client_column, self.target_column, self.own_objective or self.objective, _names(self.drop),
+                     _names(self.categories), self.split or "rows", self.test_share or Asked.test_share)
+
+    @property
+    def own_objective(self) -> Objective | None:
+        """What models are for by a person's or a package's own word; None where that is left to the data."""
+        return None if self.objective is None or self.objective in AIMS else GOALS[self.objective]
+
+    def _refuse_for_tables(self) -> None:
+        for name in OF_TABLES:
+            if getattr(self, name) is not None and not (name == "objective" and self.own_objective):
+                raise UmbelError(f"The '{name}' of a run is for data of your own, as in --data patients.csv. Got data"
+                                 f" '{self.data or 'digits'}'.")
+
+    @property
+    def _own_clients(self) -> int:
+        """How many clients a set by name has in life."""
+        return 0 if self.data is None or is_own(self.data) else sources.source_of(self.data).clients
 
     @property
     def options(self) -> RunOptions:
@@ -135,38 +187,53 @@ class Experiment:
         """The same experiment with every default written out."""
         first = self._first_scenario
         data = self.data or (None if first.brings_data else "digits")
-        images = data is None or sources.source_of(data).images
-        own = data is not None and data not in DATASETS
-        if own and self.normalise:
+        own = is_own(data)
+        source = None if data is None or own else sources.source_of(data)
+        if self.normalise and own:
+            raise UmbelError("Data of your own are scaled by --scaling. Got --normalise for them.")
+        if self.normalise and source is not None and data not in DATASETS:
             raise UmbelError(f"The mean and std of the data set '{data}' are not known: leave out --normalise, and let"
                              " it bring inputs that are scaled.")
-        model = self.model or ("lenet5" if images and data != "digits" else "mlp")
+        images = data is None or (source is not None and source.images)
+        known = data is None or data in DATASETS  # and so are its mean and std
+        usual = "lenet5" if data is None else "mlp" if source is None or data == "digits" else source.model
+        model = self.model or usual
+        raw = own or (source is not None and source.raw)
         algorithm = self.algorithm()
         return replace(
             self,
             data=data,
-            clients=self.clients or self._usual_clients(data),
+            scenario=self._chosen_scenario,
+            clients=self.clients or self._usual_clients(source),
+            split=self.asked.split if own else None,
+            test_share=self.asked.test_share if own else None,
+            scaling=self.scaling or ("federated" if raw and self.preparation is None else None),
             test_mode=self.test_mode or first.test_mode,
             model=model,
-            normalise=not own and (model != "mlp" or not images) if self.normalise is None else self.normalise,
+            normalise=known and (model != "mlp" or not images) if self.normalise is None else self.normalise,
             device=device_of(self.device).type,
             fine_tune=algorithm.local.epochs if self.fine_tune is None else self.fine_tune,
             settings=settings_of(algorithm),
             plugins=plugins.digests(getattr(self, name) for name in plugins.NAMED_IN),
         )
 
-    def _usual_clients(self, data: str | None) -> int:
-        """The scenario's own number, or fewer where the data set is small."""
+    def _usual_clients(self, source: Source | None) -> int | None:
+        """The scenario's own number, or fewer where the set is small; natural's are the set's.
+
+        What depends on data of one's own is counted when they are read.
+        """
         first = self._first_scenario
-        return first.clients if data is None else scenarios.usual_clients(first, sources.source_of(data).train)
+        if source is None:
+            return (None if first.by_label and not first.brings_data else first.clients) or None
+        return scenarios.usual_clients(first, source.train) or source.clients or None
 
     @property
     def source(self) -> Source | None:
-        """What is known of its data set; None where the scenario brings several."""
-        if self.data is None:
+        """What is known of its data set; None where the scenario brings several, and of a table or folder."""
+        if self.data is None or is_own(self.data):
             return None
         found = sources.source_of(self.data)
-        return found if self.objective is None else replace(found, objective=GOALS[self.objective])
+        return found if self.own_objective is None else replace(found, objective=self.own_objective)
 
     def algorithm(self, truth: tuple[int, ...] = (),
                   truth_changes: tuple[tuple[int, int, int], ...] = ()) -> Algorithm:
@@ -175,16 +242,19 @@ class Experiment:
 
     def draw(self, folder: Path | None = None) -> tuple[Plan, Dataset]:
         """Who holds what, and the data it speaks of. `folder` is where data sets are looked for first."""
-        if self.data is None:
+        if is_own(self.data):
+            dataset = open_own(str(self.data), self.asked, self.seed)
+        elif self.data is None:
             dataset = scenarios.mix4(lambda name: _loaded(name, folder))
         else:
             dataset = _loaded(self.data, folder)
-        if self.objective is not None:
-            goal = GOALS[self.objective]
+        goal = self.own_objective
+        if goal is not None and not is_own(self.data):
             dataset = replace(dataset, objective=goal, classes=goal.classes).checked()
         if self.partition:
             return load_plan(self.partition), dataset
-        drawn = scenarios.draw(self.scenario, dataset, clients=self.clients, seed=self.seed, test_mode=self.test_mode)
+        drawn = scenarios.draw(self._chosen_scenario, dataset, clients=self.clients, seed=self.seed,
+                               test_mode=self.test_mode)
         return drawn, dataset
 
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None,
@@ -200,7 +270,11 @@ class Experiment:
         people = replace(people, joins=events.joins(self.join, n) if self.join else people.joins,
                          leaves=events.leaves(self.leave, n) if self.leave else people.leaves)
         self._never_empty(people)
-        fed = self.gather(people, network, workers, plan=plan, data=dataset.label, part=dataset.part)
+        given = None if self.preparation is None else Preparation.read(self.preparation)
+        people, how, sent = prepare(people, self.scaling or "federated", given, self.seed, self.target_column or "",
+                                    self.client_column or "")
+        fed = self.gather(people, network, workers, plan=plan, data=dataset.label, part=dataset.part, preparation=how,
+                          prepared=sent)
         return fed, self.algorithm(tuple(people.truth.tolist()), fed.provenance.truth_changes)
 
     def _shuffled(self, n: int) -> IntArray:
@@ -217,8 +291,10 @@ class Experiment:
 
     def gather(self, people: Population, network: Network | None = None, workers: int = 1, **about: Any) -> Federation:
         """A federation of these clients, with this experiment's model, engine and seed; `about` says where from."""
+        people = aimed(people, self.metric, self.class_weights)
         net = network_for(people, network or self.model or "mlp", self._normalisation(), self.precision)
         setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
+        setup |= aims(self.metric, self.class_weights)
         return federation_of(net, people, self.seed, self.engine, self.device, workers, setup=setup, **about)
 
     def _has_groups(self, people: Population) -> None:
@@ -237,7 +313,7 @@ class Experiment:
                 )
 
     def _normalisation(self) -> Normalisation:
-        if not self.normalise:
+        if not self.normalise or is_own(self.data):
             return RAW
         return COMMON if self.source is None else (self.source.mean, self.source.std)
 
@@ -268,22 +344,65 @@ class Experiment:
         return cls(**{**table, **changes, "settings": settings})
 
 
-SETUP = ("data", "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
-         "model", "normalise", "objective", "seed", "engine", "device", "precision")  # what makes a federation
+OF_TABLES = ("client_column", "target_column", "objective", "drop", "categories", "split", "test_share")
+"""The fields that say how data of one's own are read."""
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Names joined by commas."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+SETUP = ("data", *OF_TABLES, "scaling", "preparation",
+         "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
+         "model", "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
+
+
+def aimed(people: Population, metric: str, class_weights: str) -> Population:
+    """The same clients, judged by this metric, with these weights of classes.
+
+    Balanced ones are counted here, over all that a simulation knows: nothing is billed.
+    """
+    goal = people.objective.judged_as(metric) if metric else people.objective
+    goal = goal.weighed(class_weights) if class_weights else goal
+    if isinstance(goal, Classify) and goal.weights == "balanced":
+        goal = goal.balanced(people.label_counts.sum(0))
+    return replace(people, objective=goal)
+
+
+def aims(metric: str, class_weights: str) -> dict[str, str]:
+    """What a recipe says of both; one of an older umbel says nothing, which means the same as nothing chosen."""
+    return {name: word for name, word in (("metric", metric), ("class_weights", class_weights)) if word}
 
 
 def network_for(people: Population, network: Network, normalisation: Normalisation, precision: str) -> Model:
     """A model for these clients' inputs, by name or of one's own."""
     mean, std = normalisation
     if isinstance(network, str):
-        if people.tokens and network in list(MODELS):
-            raise UmbelError(f"The model '{network}' takes numbers, and int64 inputs are tokens: give float32, or a"
-                             " network of your own that begins with an embedding.")
-        net = build(network, people.shape, people.objective, mean, std, people.tokens)
+        levels = _levels(people) if network in list(MODELS) else people.levels
+        net = build(network, people.shape, people.objective, mean, std, tokens=people.tokens, levels=levels)
     else:
         net = wrap(network, people.shape, people.objective, mean=mean, std=std, tokens=people.tokens,
                    name=plugins.place_of(network) or "own")
-    return replace(net, precision=precision)
+    return replace(net, precision=precision, levels=net.levels or people.levels)
+
+
+def _levels(people: Population) -> tuple[int, ...]:
+    """How many codes there are in each column, all of which must be below; of tokens that are classified at each place.
+
+    Where nobody counted these, the largest one of a simulation's rows says it. What foretells tokens has a vocabulary.
+    """
+    x, levels, goal = people.pool.x, people.levels, people.objective
+    if people.tokens and not isinstance(goal, NextToken):
+        levels = levels or (int(x.max()) + 1,) * x.shape[-1]
+    counts = (goal.vocabulary,) * x.shape[-1] if isinstance(goal, NextToken) and people.tokens else levels
+    for column, count in enumerate(counts[: x.shape[-1]]):
+        codes = x[..., column].reshape(len(x), -1)
+        wrong = np.argwhere((codes < 0) | (codes >= count) | (codes % 1 != 0))
+        if count and len(wrong):
+            raise UmbelError(f"The {'tokens' if people.tokens else 'codes'} in column {column} must be whole numbers in"
+                             f" 0 .. {count - 1}. Got {codes[tuple(wrong[0])]:g} in row {wrong[0][0]} instead.")
+    return levels
 
 
 def federation_of(net: Model, people: Population, seed: int, engine: str, device: str, workers: int,

@@ -15,8 +15,10 @@ from umbel import plugins, tree
 from umbel.algorithms.base import travelling
 from umbel.data import formats
 from umbel.data.clients import EPOCHS, Pool, Population
+from umbel.data.own import is_own, read_site
 from umbel.data.plans import load_plan
-from umbel.data.rows import Like, site
+from umbel.data.rows import Half, Like, site
+from umbel.data.tables import is_table
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.phases import ADMIT, EVALUATE
@@ -25,7 +27,7 @@ from umbel.federation.uplink import parse
 from umbel.fields import bounded
 from umbel.files import there
 from umbel.nets.model import Model
-from umbel.nets.objective import objective_of
+from umbel.nets.objective import Objective, objective_of
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.checkpoint import last_saved
@@ -83,8 +85,12 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     name = name or (Path(client).stem if isinstance(client, str | Path) else "newcomer")
     if name in known:
         raise UmbelError(f"A newcomer needs a name of its own. '{name}' is a client of {run}: give another by --name.")
-    people = _alone(client, experiment, known, name, load_plan(seal.checked("partition.npz")).classes)
-    fed = replace(experiment, engine="simulator").gather(people)  # whoever ran it: the newcomer's rows are here
+    people = _alone(client, experiment, known, name, load_plan(seal.checked("partition.npz")).classes, seal)
+    about = seal.read_json("model.json")
+    goal = objective_of(about.get("objective") or people.objective, people.objective)
+    people = replace(people, levels=tuple(about.get("levels", ())), objective=goal)  # with weights as they were counted
+    here = replace(experiment, engine="simulator", class_weights="")
+    fed = here.gather(people)  # whoever ran it: the newcomer's rows are here
     algorithm = experiment.algorithm()
     algorithm = algorithm.for_run(algorithm.pretrain + experiment.rounds)
     saved = last_saved(seal, algorithm.state, info)
@@ -141,15 +147,39 @@ def _finished(seal: Sealed) -> dict[str, Any]:
     return seal.finished()[0]
 
 
+def _own_halves(client: str | Path | Rows, seal: Sealed, name: str, goal: Objective) -> list[Half]:
+    """The newcomer's rows, prepared as the others' were."""
+    how, about = seal.preparation(), seal.model()
+    if how is not None and isinstance(client, str | Path) and is_table(client):
+        train, test = read_site(client, how)
+        return [train, *([] if test is None else [test])]
+    arrays = formats.client_npz(Path(client)) if isinstance(client, str | Path) else client
+    if how is not None:
+        own = np.asarray(arrays[0], dtype=np.float32)
+        arrays = tuple(how.applied(np.asarray(part, dtype=np.float32), own) if k % 2 == 0 else part
+                       for k, part in enumerate(arrays))
+    kind = "tokens" if about.get("tokens") else "pixels" if len(about["shape"]) == 3 else "numbers"
+    like = Like(tuple(about["shape"]), (kind,), "those of this run")
+    return site(f"'{name}'", arrays, goal, like)
+
+
 def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], name: str,
-           classes: int) -> Population:
+           classes: int, seal: Sealed) -> Population:
     """The newcomer with its rows, behind the clients of the run, whose rows are elsewhere and who are not asked."""
     source = experiment.source
+    if is_own(experiment.data) or seal.there("preparation.json"):
+        goal = objective_of(seal.model()["objective"], source.objective if source else experiment.own_objective)
+        how = seal.preparation()
+        return _among(_own_halves(client, seal, name, goal), known, name, goal, how.levels if how is not None else ())
     objective = source.objective if source else objective_of(classes)
-    kind = "pixels" if source is None or source.images else "numbers"
-    like = Like(source.shape if source else MIXED, (kind,), "those of this run")
+    like = Like(source.shape if source else MIXED, (source.inputs if source else "pixels",), "those of this run")
     arrays = formats.client_npz(Path(client)) if isinstance(client, str | Path) else client
-    parts = site(f"'{name}'", arrays, objective, like)
+    return _among(site(f"'{name}'", arrays, objective, like), known, name, objective, source.levels if source else ())
+
+
+def _among(parts: list[Half], known: list[str], name: str, objective: Objective,
+           levels: tuple[int, ...] = ()) -> Population:
+    """A population in which the newcomer alone is asked."""
     rows = np.split(np.arange(sum(len(y) for _, y in parts)), np.cumsum([len(y) for _, y in parts])[:-1])
     none = np.empty(0, dtype=np.int64)
     pool = Pool(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
@@ -158,5 +188,5 @@ def _alone(client: str | Path | Rows, experiment: Experiment, known: list[str], 
     return Population(
         pool, [*[none] * len(known), rows[0]], [*[none] * len(known), rows[1] if len(rows) > 1 else none],
         np.zeros(len(known) + 1, dtype=np.int64), objective, [*known, name], leaves=gone,
-        facts={"groups": 0},
+        facts={"groups": 0}, levels=levels,
     )

@@ -76,6 +76,8 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
     if saved is None:
         fed.remember({}, {})  # what an earlier run of this federation left at the clients is not this run's
         with Stopwatch(fed) as watch:
+            for line in fed.provenance.prepared:  # sent before there was a run; this is its first page
+                fed.ledger.bill(line)
             fed.arrive(0)
             try:
                 state = _sound(algorithm.init(fed, fed.seed), fed)

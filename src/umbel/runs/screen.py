@@ -102,6 +102,31 @@ def result_table(info: Mapping[str, Any]) -> Group:
     return Group(table, _note(f"{metric.caption} on clients' own test rows; ± standard deviation over clients."))
 
 
+def understood_lines(about: Mapping[str, Any]) -> list[str]:
+    """What was understood of data of one's own, in at most fifteen lines."""
+    sites, columns = about.get("sites", {}), about.get("columns", {})
+    counts = sorted(sites.values())
+    target = about.get("target", {})
+    lines = [f"Understood: {about['rows']:,} rows" + (f" of {len(sites)} clients ({counts[0]:,} to {counts[-1]:,}"
+                                                      f" rows), by {about['client']}." if sites else ".")]
+    if target:
+        classes = target.get("classes", [])
+        lines.append(f"Target: {target['name']}, {f'classes {_few(classes)}' if classes else 'a number'}"
+                     f" ({about['objective']}). Test rows by {about['split']}.")
+    if without := about.get("rows_without_target"):
+        lines.append(f"Left out: {without:,} rows without a target.")
+    for kind, names in (("numbers", [n for n, c in columns.items() if "category" not in c]),
+                        ("categories", [f"{n} ({c['levels']})" for n, c in columns.items() if "category" in c]),
+                        ("missing", [f"{n} {c['missing']:,}" for n, c in columns.items() if c["missing"]]),
+                        ("kept out", [f"{n} ({why})" for n, why in about.get("kept_out", {}).items()])):
+        lines += [f"{len(names)} {kind}: {_few(names)}"] if names else []
+    return lines
+
+
+def _few(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" ... {len(names) - most} more" if len(names) > most else "")
+
+
 def _note(text: str) -> Text:
     """What stands below a table: not wrapped to its width."""
     return Text(text, style="dim italic")

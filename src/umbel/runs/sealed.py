@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from umbel.data.prepare import Preparation
 from umbel.errors import UmbelError
 from umbel.files import Bytes, digest_of, digester, opened, parse_json, read_bytes, read_json, read_text, there
 from umbel.runs import schema
@@ -158,6 +159,11 @@ class Sealed:
         """env.json, or nothing where there is none."""
         file = self.path / "env.json"
         return hold(self.read_json(file.name), schema.ENVIRONMENT, file) if self.there(file.name) else {}
+
+    def preparation(self) -> Preparation | None:
+        """preparation.json, or None where rows were given as they are."""
+        file = self.path / "preparation.json"
+        return Preparation.of(self.read_json(file.name), f"The file {file}") if self.there(file.name) else None
 
     def model(self) -> Json:
         """model.json."""

@@ -10,6 +10,7 @@ from umbel import plugins
 from umbel.algorithms import ALGORITHMS
 from umbel.algorithms.base import Algorithm
 from umbel.data.plans import load_plan, plan_bytes
+from umbel.data.prepare import Preparation
 from umbel.errors import UmbelError, UmbelWarning
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
@@ -165,9 +166,10 @@ def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
 
 def describe(folder: RunFolder, fed: Federation) -> None:
     """Write once who holds what, on which machine, and what the network is; or check it against what the folder has."""
-    plan = fed.provenance.plan
+    plan, preparation = fed.provenance.plan, fed.provenance.preparation
     about = {"env.json": json_bytes(environment(fed)), "model.json": json_bytes(described(fed.net)),
-             **({} if plan is None else {"partition.npz": plan_bytes(plan)})}
+             **({} if plan is None else {"partition.npz": plan_bytes(plan)}),
+             **({} if preparation is None else {"preparation.json": preparation.json()})}
     if other := folder.describe(about, fed.provenance.partition_hash, versions()):
         warnings.warn(f"{other} Go on, but bits may differ from those of a run that was not stopped.", UmbelWarning,
                       stacklevel=2)
@@ -182,7 +184,7 @@ def _partition(out: Path) -> str | None:
 def described(net: Model) -> dict[str, Any]:
     """What model.json holds: all that is needed to use the weights, beside the network's code."""
     return {"name": net.name, "shape": list(net.shape), "objective": net.objective.described(), "tokens": net.tokens,
-            "head": net.head,
+            "levels": list(net.levels), "head": net.head,
             "mean": net.mean.flatten().tolist(), "std": net.std.flatten().tolist(), "parameters": net.parameters,
             "precision": net.precision}
 
@@ -194,6 +196,8 @@ def keep(result: Result, path: Path) -> Path:
         about = {"env.json": json_bytes({"versions": result.info["versions"]})}
         about |= {"model.json": json_bytes(described(result.net))} if result.net is not None else {}
         about |= {"partition.npz": plan_bytes(result.provenance.plan)} if result.provenance.plan is not None else {}
+        how = result.provenance.preparation
+        about |= {"preparation.json": how.json()} if how is not None else {}
         folder.describe(about, result.provenance.partition_hash, result.info["versions"])
         for record in result.records[:-1]:
             folder.add_line(record)
@@ -319,7 +323,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
         setup={name: value for name, value in recipe.items()
                if name not in {"method", "settings", *asdict(RunOptions())}},
         plan=load_plan(seal.checked("partition.npz")) if seal.there("partition.npz") else None, data=info["data"],
-        part=info["data_part"], partition_hash=info["partition_hash"],
+        part=info["data_part"], partition_hash=info["partition_hash"], preparation=_preparation_of(recipe, seal),
     )
     truth = tuple((info["clusters"]["truth"] or {}).values())  # of the last round: the run is over
     method = _method_of(recipe, info, path)
@@ -343,6 +347,21 @@ def _method_of(recipe: Mapping[str, Any], info: Mapping[str, Any], folder: Path)
     return plugins.had(recipe, "method", folder)
 
 
+def _of_a_file(recipe: Mapping[str, Any]) -> bool:
+    """Whether what models are for may be known in a person's own file alone."""
+    return any(plugins.parted(recipe.get(name)) for name in ("objective", "data"))
+
+
+def _preparation_of(recipe: Mapping[str, Any], seal: Sealed) -> Preparation | None:
+    """How a table was prepared; None where that is for an objective of a file that was not imported."""
+    try:
+        return seal.preparation()
+    except UmbelError:
+        if _of_a_file(recipe):
+            return None
+        raise
+
+
 def _network(seal: Sealed, network: Network | None, recipe: Mapping[str, Any]) -> Model | None:
     """The run's network with its normalisation, or None where nobody says how to build it."""
     if not seal.there("model.json"):
@@ -352,9 +371,9 @@ def _network(seal: Sealed, network: Network | None, recipe: Mapping[str, Any]) -
     goal, own = (plugins.had(recipe, name, seal.path) for name in ("objective", "model"))
     try:
         described = about.get("objective") or about["classes"]  # a number of classes before 0.2
-        objective = GOALS[goal] if goal else objective_of(described)
+        objective = objective_of(described, GOALS[goal] if goal else None)
     except UmbelError:
-        if plugins.parted(recipe.get("objective")):  # its kind is known where its file is imported
+        if _of_a_file(recipe):  # its kind is known where its file is imported
             return None
         raise
     except (LookupError, TypeError, OverflowError) as error:  # described by settings that this objective has not
@@ -362,7 +381,8 @@ def _network(seal: Sealed, network: Network | None, recipe: Mapping[str, Any]) -
                          f" {error}.") from error
     name = own or about["name"]
     if network is None and (own or (name in MODELS and not plugins.parted(name))):
-        return build(name, shape, objective, **rest, tokens=about.get("tokens", False))
+        return build(name, shape, objective, **rest, tokens=about.get("tokens", False),
+                     levels=tuple(about.get("levels", ())))
     if network is None or isinstance(network, str):
         return None
     return wrap(network, shape, objective, tokens=about.get("tokens", False), head=about["head"], name=about["name"],

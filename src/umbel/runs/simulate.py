@@ -8,15 +8,19 @@ from umbel.data.plans import realise
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import Dataset
 from umbel.federation.door import Federation
-from umbel.runs.experiment import RAW, Experiment, Network, federation_of, network_for
+from umbel.nets import model_for
+from umbel.runs.experiment import RAW, Experiment, Network, aimed, aims, federation_of, network_for
+from umbel.runs.prepared import prepare
 
 
 def simulate(
     data: str | Dataset | Population = "digits",
     *,
-    scenario: str = "iid",
+    scenario: str | None = None,
     clients: int | None = None,
     model: Network | None = None,
+    metric: str = "",
+    class_weights: str = "",
     seed: int = 0,
     engine: str = "simulator",
     device: str = "auto",
@@ -24,32 +28,41 @@ def simulate(
     test_mode: str | None = None,
     data_dir: str | Path | None = None,
     workers: int = 1,
+    scaling: str = "federated",
 ) -> Federation:
     """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
 
+    `scenario` deals the rows of a set out: by default `natural` where it has clients of its own, `iid` elsewhere.
     Rows of your own are checked: floats become float32, and what does not fit the objective is refused (docs/data.md).
-    `workers` processes share long training on a CPU; the result does not depend on how many there are.
+    `metric` and `class_weights` (docs/data.md) come on top of what the data's objective says. A raw table is prepared
+    as `scaling` says. `workers` processes share long training on a CPU; the result does not depend on how many there
+    are.
     """
     name = model if isinstance(model, str) else None
     named = data if isinstance(data, str) and not _brings_data(data) else None
     experiment = Experiment(  # checks every choice, whatever the data are
         data=named, scenario=data if isinstance(data, str) and named is None else scenario, clients=clients, model=name,
-        seed=seed, engine=engine, device=device, precision=precision, test_mode=test_mode,
+        metric=metric, class_weights=class_weights, seed=seed, engine=engine, device=device, precision=precision,
+        test_mode=test_mode, scaling=scaling if isinstance(data, Dataset) and data.columns else None,
     ).resolved()
     if isinstance(data, str):
         drawn = experiment.draw(None if data_dir is None else Path(data_dir))
         return experiment.build(*drawn, network=None if model is name else model, workers=workers)[0]
     plan = None
     if isinstance(data, Dataset):
-        data = data.checked()
+        data, scenario = data.checked(), scenario or scenarios.usual(data.clients)
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
         data = realise(plan, data)
     else:
         data = data.checked()
-    net = network_for(data, model or "mlp", RAW, precision)
-    setup = {"data": "own", "scenario": scenario, "clients": len(data.train), "model": net.name, "seed": seed,
-             "engine": engine, "device": experiment.device, "precision": precision}
-    return federation_of(net, data, seed, engine, device, workers, setup=setup, plan=plan)
+    data, how, sent = prepare(data, scaling, None, seed)
+    data = aimed(data, metric, class_weights)
+    usual = "mlp" if len(data.shape) == 3 else model_for(data.shape, data.tokens)  # an own image may be of any size
+    net = network_for(data, model or usual, RAW, precision)
+    setup = {"data": "own", "scenario": scenario or "iid", "clients": len(data.train), "model": net.name, "seed": seed,
+             "engine": engine, "device": experiment.device, "precision": precision, **aims(metric, class_weights)}
+    return federation_of(net, data, seed, engine, device, workers, setup=setup, plan=plan, preparation=how,
+                         prepared=sent)
 
 
 def _brings_data(name: str) -> bool:

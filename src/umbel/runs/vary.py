@@ -70,9 +70,10 @@ def _with(run: Experiment, name: str, text: str) -> tuple[Experiment, Any]:
     if name in choices:
         value = parsed(text, alternatives(get_type_hints(Experiment)[name]))
         return replace(run, **{name: value}), value
+    usual = str(run.resolved().scenario)
     if scenario == "scenario" and parameter:
-        return replace(run, scenario=_with_parameter(run.scenario, parameter, text)), parsed(text, (int, float))
-    known = [*settings, *choices, *(f"scenario.{each}" for part, _ in scenarios.parse(run.scenario)
+        return replace(run, scenario=_with_parameter(usual, parameter, text)), parsed(text, (int, float))
+    known = [*settings, *choices, *(f"scenario.{each}" for part, _ in scenarios.parse(usual)
                                     for each in SCENARIOS[part].parameters)]
     raise unknown(f"setting of {label(run.method)} or of the run named", name, known)
 
