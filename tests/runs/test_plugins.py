@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from terminal import SMALL, Umbel
 import umbel as u
 from umbel import plugins
 from umbel.algorithms import ALGORITHMS, FedAvg
+from umbel.data.own import is_own
 from umbel.errors import UmbelError
 from umbel.registry import Registry
 from umbel.runs.recipe import read_toml
@@ -51,6 +53,23 @@ def halved():
     return Halved(10)
 
 number = 7
+
+def owned():
+    x = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    y, of = np.arange(40) % 2, np.arange(40) // 20
+    return umbel.Dataset("owned", x, y, x, y, classes=2, clients=("north", "south"), owners=(of, of))
+
+def table():
+    import pandas
+    return umbel.from_frame(pandas.read_csv("patients.csv"), client="hospital", target="death")
+
+def tokens():
+    x = np.random.default_rng(0).integers(0, 9, (40, 6))
+    y = np.arange(40) % 2
+    return umbel.Dataset("tokens", x, y, x, y, classes=2)
+
+def two():
+    return Halved(2)
 '''
 ALL = ("run", "mine.py:Mine", "--model", "mine.py:net", "--objective", "mine.py:halved", *SMALL, "--set", "bonus=4",
        "-q", "--out", "a")
@@ -63,6 +82,16 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "mine.py").write_text(MINE)
     yield tmp_path / "mine.py"
     forget()
+
+
+def patients() -> Any:
+    """A table of two hospitals, of whose patients one in four is ill."""
+    pandas = pytest.importorskip("pandas")
+    rows = np.arange(80)
+    frame = pandas.DataFrame({"age": rows % 7 + 0.5, "dose": rows % 5 + 0.5, "death": (rows % 4 == 0).astype(int),
+                              "hospital": np.where(rows < 40, "north", "south")})
+    frame.to_csv("patients.csv", index=False)
+    return frame
 
 
 def forget() -> None:
@@ -132,6 +161,52 @@ def test_data_of_ones_own_are_dealt_out(umbel: Umbel, mine: Path) -> None:
     recipe, result = read_toml(Path("a/recipe.toml")), u.load("a")
     assert (recipe["data"], recipe["normalise"], result.info["data"]) == ("mine.py:load", False, "forty")
     assert "leave out --normalise" in umbel("run", "fedavg", "--data", "mine.py:load", "--normalise").err
+
+
+@pytest.mark.parametrize(("name", "model", "scenario", "clients"), [
+    ("owned", "mlp", "natural", 2), ("table", "mlp", "natural", 2), ("tokens", "gru", "iid", 20),
+    ("load", "lenet5", "iid", 20),
+])
+def test_what_data_of_ones_own_are_decides_what_is_usual(name: str, model: str, scenario: str, clients: int,
+                                                         mine: Path) -> None:
+    """Network, scenario and number of clients are those of any set; a folder of the same name is not meant."""
+    patients()
+    Path(f"mine.py:{name}").mkdir()
+    assert not is_own(f"mine.py:{name}")
+    usual = u.Experiment(data=f"mine.py:{name}").resolved()
+    assert (usual.model, usual.scenario, usual.clients, usual.normalise) == (model, scenario, clients, False)
+    assert usual.scaling == ("federated" if name == "table" else None)
+
+
+@pytest.mark.parametrize("data", [
+    ("patients.csv", "--client-column", "hospital", "--target-column", "death"), ("mine.py:table",),
+])
+def test_an_objective_of_ones_own_learns_a_table(data: tuple[str, ...], umbel: Umbel, mine: Path) -> None:
+    """With weights as they were counted, for a newcomer too, who is prepared as the others were."""
+    frame = patients()
+    frame.drop(columns="hospital").to_csv("new.csv", index=False)
+    said = umbel("run", "fedavg", "--data", *data, "--objective", "mine.py:two", "--class-weights", "balanced",
+                 "--rounds", 1, "--epochs", 1, "-q", "--out", "a")
+    assert (said.code, said.err) == (0, "")
+    assert read_toml(Path("a/recipe.toml"))["objective"] == "mine.py:two"
+    placed = u.admit("a", "new.csv")
+    goal = placed.net.objective
+    assert type(goal).__name__ == "Halved"
+    assert isinstance(goal, u.Classify)
+    assert goal == u.load("a").net.objective
+    assert goal.weights[1] > 2 * goal.weights[0]  # one in four is ill
+    forget()
+    assert type(u.load("a").net.objective) is u.Classify  # read back as what it is a subclass of
+
+
+@pytest.mark.parametrize(("objective", "sentence"), [
+    ("clasify", "There is no objective 'clasify'. Did you mean 'classify'?"),
+    ("regress", "The 'objective' regress of a run is for data of your own, as in --data patients.csv. Got data"),
+])
+def test_an_objective_is_one_of_a_table_or_a_known_one(objective: str, sentence: str) -> None:
+    """classify and regress are said of a target that umbel reads; a set by name has an objective."""
+    with pytest.raises(UmbelError, match=sentence.replace("?", r"\?")):
+        u.Experiment(objective=objective)
 
 
 @pytest.mark.parametrize(("place", "content", "sentence"), [

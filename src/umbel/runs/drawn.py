@@ -28,6 +28,9 @@ def said(fed: Federation) -> list[str]:
 def warnings(fed: Federation, batch: int) -> list[str]:
     """What is too little of: a client with fewer rows than classes, or than a batch."""
     rows = [sum(counts) for counts in fed.provenance.label_counts or ()]
+    natural = str((fed.provenance.scenario or {}).get("scenario")).startswith("natural")
+    advice = "Fewer (--clients) are those with the most." if natural else (
+        "Fewer clients would hold more each (--clients).")
     few = []
     for what, least in ((f"the {fed.net.objective.classes} classes", fed.net.objective.classes),
                         (f"a batch of {batch}", batch)):
@@ -35,7 +38,7 @@ def warnings(fed: Federation, batch: int) -> list[str]:
         if short:
             worst = min(short, key=lambda i: rows[i])
             few.append(f"{len(short)} of {len(rows)} clients have fewer training rows than {what}; the smallest,"
-                       f" {fed.names[worst]}, has {rows[worst]}. Fewer clients would hold more each (--clients).")
+                       f" {fed.names[worst]}, has {rows[worst]}. {advice}")
     return few
 
 

@@ -161,7 +161,8 @@ class Experiment:
     def _refuse_for_tables(self) -> None:
         for name in OF_TABLES:
             if getattr(self, name) is not None and not (name == "objective" and self.own_objective):
-                raise UmbelError(f"The '{name}' of a run is for data of your own, as in --data patients.csv. Got data"
+                which = f"'{name}' {self.objective}" if name == "objective" else f"'{name}'"
+                raise UmbelError(f"The {which} of a run is for data of your own, as in --data patients.csv. Got data"
                                  f" '{self.data or 'digits'}'.")
 
     @property
@@ -250,6 +251,9 @@ class Experiment:
             dataset = _loaded(self.data, folder)
         goal = self.own_objective
         if goal is not None and not is_own(self.data):
+            named = dataset.objective
+            if isinstance(goal, Classify) and isinstance(named, Classify) and goal.classes == named.classes:
+                goal = replace(goal, labels=goal.labels or named.labels)
             dataset = replace(dataset, objective=goal, classes=goal.classes).checked()
         if self.partition:
             return load_plan(self.partition), dataset
@@ -271,7 +275,8 @@ class Experiment:
                          leaves=events.leaves(self.leave, n) if self.leave else people.leaves)
         self._never_empty(people)
         given = None if self.preparation is None else Preparation.read(self.preparation)
-        people, how, sent = prepare(people, self.scaling or "federated", given, self.seed, self.target_column or "",
+        target = self.target_column or dataset.understood.get("target", {}).get("name", "")
+        people, how, sent = prepare(people, self.scaling or "federated", given, self.seed, target,
                                     self.client_column or "")
         fed = self.gather(people, network, workers, plan=plan, data=dataset.label, part=dataset.part, preparation=how,
                           prepared=sent)
