@@ -14,7 +14,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from trials import Ended, Tally, in_child, typed  # noqa: E402
+from trials import Ended, Tally, in_child, typed, warm_up  # noqa: E402
 
 NUMBERS = ("-1", "0", "1", "2", "3", "7", "0.5", "1.0", "1e3", "-0.0", "nan", "inf", "-inf", "1e400", "1e-400", "0x10",
            "1_0", "٣", "9" * 23, "-" + "9" * 23, "18446744073709551616", "9223372036854775808", "1" * 5000, "1,5", "")
@@ -100,18 +100,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="Which.")
     given = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-    import torch
+    warm_up()
     import typer
 
-    import umbel.cli
-    import umbel.cli.sessions
-    import umbel.pages.write
-    import umbel.runs.newcomer
     from umbel.algorithms import ALGORITHMS
+    from umbel.cli import app
 
-    torch.set_num_threads(1)
     dice, tally = random.Random(given.seed), Tally()
-    commands = dict(typer.main.get_command(umbel.cli.app).commands)  # type: ignore[attr-defined]
+    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory(prefix="lines-") as name:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{name}/torch"
         prepare(Path(name).resolve())

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from trials import Tally, in_child, timeless, typed  # noqa: E402
+from trials import Tally, in_child, timeless, typed, warm_up  # noqa: E402
 
 COUNT, KILL, TEAR, FULL, BROKEN, FULL_FROM_HERE = range(6)  # as in faults.c
 FAULTS = {"killed before": KILL, "killed half-way": TEAR, "disk full": FULL, "disk broken": BROKEN,
@@ -250,13 +250,7 @@ def main() -> None:
                 **os.environ, "LD_PRELOAD": str(library), "UMBEL_FAULTS": "1", "OMP_NUM_THREADS": "1",
                 "TORCHINDUCTOR_CACHE_DIR": str(root / "torch")})
             raise SystemExit(ended.returncode)
-        import torch
-
-        import umbel.cli  # once, before all forks
-        import umbel.pages.write
-        import umbel.runs.newcomer  # noqa: F401
-
-        torch.set_num_threads(1)
+        warm_up()
         tally = campaign(None if given.every else given.budget, given.seed, given.only, root)
         print(tally.told())
         raise SystemExit(bool(tally.wrong))

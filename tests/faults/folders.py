@@ -16,14 +16,14 @@ import tempfile
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from html import escape
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from trials import NO_NUMBER, Ended, Tally, in_child, timeless, typed  # noqa: E402
+from markupsafe import escape  # noqa: E402
+from trials import NO_NUMBER, Ended, Tally, in_child, timeless, typed, warm_up  # noqa: E402
 
 SMALL = ("--data", "digits", "--scenario", "rotation-4", "--clients", "4", "--epochs", "1", "--batch", "100",
          "--rounds", "3", "--device", "cpu", "--workers", "1", "--fine-tune", "1", "--quiet")
@@ -202,7 +202,7 @@ class Campaign:
         page = timeless((out / "page.html").read_text()) if (out / "page.html").exists() else ""
         body = page[page.rfind("<body") :]
         if ended.code == 0:  # another way to write the same recipe is none
-            page = page.replace(escape((place / "recipe.toml").read_text()).strip(), "")
+            page = page.replace(str(escape((place / "recipe.toml").read_text())), "")
         verdict = "NO NUMBER" if ended.code == 0 and NO_NUMBER.search(without_scripts(body)) else ended.verdict
         results["report"] = verdict, ended.said, page
         ended = in_child(typed("admit", place, self.root / "newcomer.npz", "--save", out / "m.safetensors"))
@@ -236,14 +236,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="Which.")
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-
-    import umbel.cli
-    import umbel.cli.sessions
-    import umbel.pages.write
-    import umbel.runs.newcomer  # noqa: F401
-
-    torch.set_num_threads(1)
+    warm_up()
     with tempfile.TemporaryDirectory(prefix="folders-") as name:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = name
         campaign = Campaign(Path(name).resolve(), given.seed)

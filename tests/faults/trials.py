@@ -1,10 +1,13 @@
 """What the campaigns of commands share: a command in a child of its own, what came of it, and how many ended how."""
 
+import io
 import re
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +40,23 @@ class Ended(NamedTuple):
 def in_child(work: Callable[[], None]) -> Ended:
     """Do some work in a fork of this process, from where it stands."""
     return Ended(*forked(work, Path.cwd(), LIMIT))
+
+
+def warm_up() -> None:
+    """Import what commands import only when they need it, once and not in every child: one run of each kind, here."""
+    import torch
+
+    import umbel.runs.newcomer  # noqa: F401
+    from umbel.algorithms import import_all
+
+    torch.set_num_threads(1)
+    import_all()
+    small = ("--clients", 4, "--rounds", 1, "--epochs", 1, "--batch", 100, "--device", "cpu", "--workers", 1)
+    with tempfile.TemporaryDirectory() as name, redirect_stdout(io.StringIO()):
+        for words in (("run", "flag", *small, "--quiet", "--out", f"{name}/a"),
+                      ("compare", "solo", *small, "--quiet", "--out", f"{name}/b"), ("report", f"{name}/a")):
+            with suppress(SystemExit):
+                typed(*words)()
 
 
 def typed(*words: object) -> Callable[[], None]:

@@ -262,7 +262,8 @@ def test_evidence_belongs_to_its_round(tmp_path: Path, monkeypatch: pytest.Monke
         patch.setattr(checkpoint, "write_json", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             folder.commit(1, state(3.0), {}, {}, a_line(1), wait=True)
-    folder.close()
+    with suppress(Killed):
+        folder.close()
     again = RunFolder.open(tmp_path / "run")
     saved = again.load(State)
     assert saved is not None
