@@ -271,7 +271,8 @@ def shown(folder: Path) -> None:
 
 def compared(folder: Path) -> None:
     """The line of a comparison."""
-    plan = [Experiment(method=folder.name.partition("-")[0], data="digits")]
+    one = Experiment(method=folder.name.partition("-")[0], data="digits")
+    plan = compare.Plan({folder.name: one}, {folder.name: {}})
     lines = compare.table(folder.parent, plan)
     Console(file=io.StringIO(), width=80).print(screen.compare_table(lines, "[/x]"))
     compare.write(folder.parent, lines)
