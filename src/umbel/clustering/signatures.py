@@ -161,34 +161,34 @@ def _vectors(most: int, width: int) -> Tree:
     return {"basis": Leaf((UpTo(most), width)), "basis_class": Leaf((UpTo(most),), torch.int64), "size": COUNT}
 
 
-def _width(net: Model, signature: str = "raw") -> int:
+def width(net: Model, signature: str = "raw") -> int:
     signature_for(net, signature)
     return counted(net) if signature == "counts" else net.features
 
 
-def _width_embedded(net: Model) -> int:
+def width_embedded(net: Model) -> int:
     x = net.blank(1, net.mean.device)
     return features_of(net, dict(net.module.named_parameters()), x).shape[1]
 
 
 principal_vectors = register(Plain(
     "principal_vectors", _whole, options=("rank", "signature"),
-    answers=lambda net, rank, signature="raw": _vectors(rank, _width(net, signature))))
+    answers=lambda net, rank, signature="raw": _vectors(rank, width(net, signature))))
 """The subspace of a client's rows, raw or counted: one SVD of all of them (PACFL as printed)."""
 
 class_vectors = register(Plain(
     "class_vectors", _by_class, options=("rank", "share", "signature"),
-    answers=lambda net, rank, share=0.0, signature="raw": _vectors(net.classes * rank, _width(net, signature))))
+    answers=lambda net, rank, share=0.0, signature="raw": _vectors(net.classes * rank, width(net, signature))))
 """One SVD of each class's rows, raw or counted (PACFL's code, FLAG)."""
 
 principal_embedded = register(Rows(
     "principal_embedded", _embedded, _whole_embedded, options=("rank", "become"),
-    answers=lambda net, rank, **_: _vectors(rank, _width_embedded(net))))
+    answers=lambda net, rank, **_: _vectors(rank, width_embedded(net))))
 """The subspace of a client's rows as the model that was sent embeds them."""
 
 class_embedded = register(Rows(
     "class_embedded", _embedded, _by_class_embedded, options=("rank", "share", "become"),
-    answers=lambda net, rank, **_: _vectors(net.classes * rank, _width_embedded(net))))
+    answers=lambda net, rank, **_: _vectors(net.classes * rank, width_embedded(net))))
 """The same, of each class."""
 
 
