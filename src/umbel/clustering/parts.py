@@ -17,13 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-
 from umbel.clustering.signatures import counts_of, features_of, kinds_of, width, width_embedded
 from umbel.federation.tasks import Client, Leaf, Plain, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
 from umbel.nets.objective import Regress
 from umbel.seeds import generator
-from umbel.tree import Params, Ragged, Tree
+from umbel.tree import Params, Tree
 
 WIDTH = 16  # numbers of a part, at most
 MOST_PARTS = 8  # of one kind at one client
@@ -66,11 +65,12 @@ def sizes(counts: Tensor, deal: str = "random") -> Tensor:
     return torch.tensor(rows, dtype=torch.long)
 
 
-def read(parts: Ragged, kind: Tensor, counts: Tensor) -> Parts:
-    """Padded answers of clients, flat."""
-    here = np.arange(parts.values.shape[1]) < parts.length.numpy()[:, None]
+def read(described: Tree) -> Parts:
+    """Clients' answers as they are kept, padded: vector (n, q, d), length (n,), kind (n, q), counts (n, k); flat."""
+    vector, kind = described["vector"].double().numpy(), described["kind"].numpy()
+    here = np.arange(vector.shape[1]) < described["length"].numpy()[:, None]
     owner = np.broadcast_to(np.arange(len(here))[:, None], here.shape)
-    return Parts(owner[here].astype(np.int64), kind.numpy()[here], parts.values.double().numpy()[here], counts.numpy())
+    return Parts(owner[here].astype(np.int64), kind[here], vector[here], described["counts"].numpy())
 
 
 def _width(features: int) -> int:

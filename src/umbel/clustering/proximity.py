@@ -236,6 +236,41 @@ class Classwise(NamedTuple):
         return who, Ragged(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)[: len(who)], mine[who].sum(1))
 
 
+def surprise(a: Tensor, b: Tensor, kind: int) -> Tensor:
+    """(n, m) how surely the absence of a kind at one of two clients is no chance, from counts (n, C) and (m, C).
+
+    Were the two alike, who lacks it would have half the other's share of it: 1 less the chance that none of its rows
+    is of that kind. 0 where both have it, or neither.
+    """
+    counts = a.double(), b.double()
+    share = [side[:, kind] / side.sum(1).clamp(min=1) for side in counts]
+    size = [side.sum(1) for side in counts]
+    left = torch.where((a[:, kind] == 0)[:, None] & (b[:, kind] > 0), 1 - (1 - share[1] / 2) ** size[0][:, None], 0.0)
+    right = torch.where((a[:, kind] > 0)[:, None] & (b[:, kind] == 0), 1 - (1 - share[0][:, None] / 2) ** size[1], 0.0)
+    return left + right
+
+
+def union_angle(a: Classwise, b: Classwise) -> Tensor:
+    """The mean, over the classes that at least one of two clients has, of the smallest angle between its vectors.
+
+    A class that one of them lacks counts as 90 degrees, weighed by how surprising its absence is: a small client lacks
+    classes by chance.
+    """
+    n, m, same = len(a.label), len(b.label), a.basis.values is b.basis.values
+    assert a.counts is not None and b.counts is not None
+    total, weight = (torch.zeros(n, m, dtype=torch.float64) for _ in range(2))
+    for c in range(a.classes):
+        left, mine = a.of(c)
+        right, theirs = (left, mine) if same else b.of(c)
+        if len(left) and len(right):
+            total[left[:, None], right] += smallest_angle(mine, theirs)
+            weight[left[:, None], right] += 1
+        lack = surprise(a.counts, b.counts, c)
+        total += RIGHT * lack
+        weight += lack
+    return torch.where(weight > 0, total / weight.clamp(min=1e-12), RIGHT)
+
+
 WEIGHTS = {"shifted": math.e, "literal": 1e-6, "uniform": 0.0}  # epsilon of Eq. 4; uniform has no weights
 
 

@@ -10,10 +10,11 @@ of them, and each has a permutation p-value, exact but for the number of draws:
 The first two do not mind in which proportions clients hold their kinds, only which ones, and how they look. They are
 asked first; where they find no groups at all, and only there, clients are parted by shares.
 
-A tree is walked from its root: a node of k of n clients is split where a test rejects at (k - 1) / (n - 1) of the
-level, which bounds the error over disjoint nodes of alike clients (Kimes et al. 2017). A node that is split need not be
-split *well*, so clusters that no test tells apart are joined in the end. Below the root the nodes were chosen on the
-same rows: there the level is not proven, but was kept in trials (LOG.md).
+A tree, any method's, is walked from its root: a node of k of n clients is split where a test rejects at (k - 1) /
+(n - 1) of the level, which bounds the error over disjoint nodes of alike clients (Kimes et al. 2017). A node that is
+split need not be split *well*, so clusters that no test tells apart are joined in the end, nearest first by the energy
+distance of their parts. Below the root the nodes were chosen on the same rows: there the level is not proven, but was
+kept in trials (LOG.md).
 """
 
 from collections.abc import Callable
@@ -22,12 +23,14 @@ from math import ceil, lgamma
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import cdist, squareform
 from scipy.stats import random_table
 
 from umbel.clustering.parts import Floats, Ints, Parts
+from umbel.clustering.proximity import surprise
 
 LEVEL = 0.03  # that alike clients are split: an exact 5 % would exceed 10 of 200 in two tries of five
 TESTS = 3  # among which the level is divided
@@ -38,7 +41,7 @@ SURE = 200  # draws after which a statistic that is TIGHT standard deviations aw
 SURE_OF_ALL = 1000  # of all clients: their p-values are told
 TIGHT = 9.0
 AT_ONCE = 2**21  # numbers that are gathered at a time
-BOOTSTRAPS = 50
+BOOTSTRAPS = 40
 
 Test = Callable[[Parts, float, np.random.Generator, int], float]  # parts, level, draws that can suffice -> p
 
@@ -139,43 +142,63 @@ def _apart(vectors: Floats) -> Floats:
 # Distances between clients ----------------------------------------------------------------------------------------
 
 
-def energy(parts: Parts, weight: Floats | None = None) -> Floats:
+def energy(parts: Parts) -> Floats:
     """(n, n) how much farther parts of two clients lie from each other than parts of one; 0 = alike, on average.
 
     The mean over the kinds that at least one of the two has. A kind that one of them lacks is at distance 1, weighed by
-    how surprising that is: if the two were alike, it would have had half as large a share of it as the other. `weight`
-    says how often each part counts.
+    how surprising that is (proximity.surprise).
     """
+    return _energies(parts, np.ones((1, len(parts.owner))))[0]
+
+
+def _energies(parts: Parts, weights: Floats) -> Floats:
+    """(b, n, n) the energy distances where parts count as often as each of b rows of weights says."""
     counts, n = parts.counts, len(parts.counts)
-    weight = np.ones(len(parts.owner)) if weight is None else weight
-    total, kinds = np.zeros((n, n)), np.zeros((n, n))
+    total, kinds = np.zeros((len(weights), n, n)), np.zeros((len(weights), n, n))
     for kind in np.unique(parts.kind):
-        mine = parts.kind == kind
-        if mine.sum() < 2:
+        mine = np.flatnonzero(parts.kind == kind)
+        mine = mine[np.argsort(parts.owner[mine], kind="stable")]
+        if len(mine) < 2:
             continue
-        one = np.zeros((mine.sum(), n))
-        one[np.arange(len(one)), parts.owner[mine]] = weight[mine]
-        count, squares = one.sum(0), (one**2).sum(0)
-        sums = one.T @ _apart(parts.vector[mine]) @ one
-        pairs = count**2 - squares
-        some = pairs > 0
-        own = np.divide(np.diag(sums), pairs, out=np.full(n, np.nan), where=some)
-        own = np.where(some, own, own[some].mean() if some.any() else 1.0)
-        both = np.outer(count, count)
-        between = np.divide(sums, both, out=np.zeros((n, n)), where=both > 0)
-        total += np.where(both > 0, between - (own[:, None] + own) / 2, 0.0)
-        kinds += both > 0
-    size = counts.sum(1)
-    for column in counts.T:
-        lacks = column == 0
-        odds = (1 - column / size.clip(min=1) / 2)[None] ** size[:, None]  # client i lacks what j has, by chance
-        surprise = np.where(lacks[:, None] & ~lacks[None], 1 - odds, 0.0)
-        surprise = np.maximum(surprise, surprise.T)
-        total += surprise
-        kinds += surprise
-    apart = np.divide(total, kinds, out=np.ones((n, n)), where=kinds > 0)
-    np.fill_diagonal(apart, 0.0)
-    return (apart + apart.T) / 2
+        owner = parts.owner[mine]
+        sums = _sums(parts.vector[mine], owner, weights[:, mine], n)
+        for k, heavy in enumerate(weights[:, mine]):
+            count, squares = np.bincount(owner, heavy, n), np.bincount(owner, heavy**2, n)
+            pairs = count**2 - squares
+            some = pairs > 0
+            own = np.divide(np.diag(sums[k]), pairs, out=np.full(n, np.nan), where=some)
+            own = np.where(some, own, own[some].mean() if some.any() else 1.0)
+            both = np.outer(count, count)
+            between = np.divide(sums[k], both, out=np.zeros((n, n)), where=both > 0)
+            total[k] += np.where(both > 0, between - (own[:, None] + own) / 2, 0.0)
+            kinds[k] += both > 0
+    for kind in range(counts.shape[1]):
+        lack = surprise(torch.from_numpy(counts), torch.from_numpy(counts), kind).numpy()
+        total += lack
+        kinds += lack
+    apart = np.divide(total, kinds, out=np.ones_like(total), where=kinds > 0)
+    apart[:, np.arange(n), np.arange(n)] = 0.0
+    return (apart + apart.transpose(0, 2, 1)) / 2
+
+
+def _sums(vectors: Floats, owner: Ints, weights: Floats, n: int) -> Floats:
+    """(b, n, n) weighted distances between parts of two clients, in units of the mean of all; by blocks of parts.
+
+    Parts come sorted by their owner.
+    """
+    who, starts = np.unique(owner, return_index=True)
+    sums, plain = np.zeros((len(weights), n, n)), 0.0
+    width = max(1, AT_ONCE // len(vectors))
+    for first in range(0, len(vectors), width):
+        block = slice(first, first + width)
+        apart = cdist(vectors[block], vectors)
+        plain += float(apart.sum())
+        here, begins = np.unique(owner[block], return_index=True)
+        for k, heavy in enumerate(weights):
+            rows = np.add.reduceat(apart * heavy, starts, axis=1) * heavy[block, None]
+            sums[k][np.ix_(here, who)] += np.add.reduceat(rows, begins, axis=0)
+    mean = plain / max(1, len(vectors) * (len(vectors) - 1))
+    return sums / mean if mean > 0 else sums
 
 
 def mixtures(counts: Ints) -> Floats:
@@ -185,15 +208,47 @@ def mixtures(counts: Ints) -> Floats:
     return (apart + apart.T) / 2
 
 
-def tree_of(apart: Floats) -> Floats:
-    """The average-linkage tree of distances that may be a little below 0."""
-    n = len(apart)
-    if n < 2:
-        return np.zeros((0, 4))
-    raised = apart - min(0.0, float(apart.min()))
-    np.fill_diagonal(raised, 0.0)
-    links: Floats = hierarchy.linkage(squareform(raised, checks=False), "average")
-    return links
+class Branch(NamedTuple):
+    """Some clients, and how a method would part them in two."""
+
+    members: Ints  # places
+    halves: Callable[[], "tuple[Branch, Branch]"] | None  # None: a single client, or nothing to part them by
+
+
+def by_links(links: Floats, members: Ints) -> Branch:
+    """A dendrogram as scipy writes it, of clients at these places."""
+    if len(members) < 2:
+        return Branch(members, None)
+
+    def branch(node: hierarchy.ClusterNode) -> Branch:
+        inside = members[np.sort(np.array(node.pre_order()))]
+        left, right = node.left, node.right
+        return Branch(inside, None if left is None or right is None else lambda: (branch(left), branch(right)))
+
+    return branch(hierarchy.to_tree(links))
+
+
+def by_distance(apart: Floats, members: Ints | None = None) -> Branch:
+    """The average-linkage tree of some clients, all by default, by distances (n, n) that may be a little below 0."""
+    members = np.arange(len(apart)) if members is None else members
+    if len(members) < 2:
+        return Branch(members, None)
+    inside = apart[np.ix_(members, members)]
+    inside -= min(0.0, float(inside.min()))
+    np.fill_diagonal(inside, 0.0)
+    return by_links(hierarchy.linkage(squareform(inside, checks=False), "average"), members)
+
+
+def by_halving(halve: Callable[[Ints], tuple[Ints, Ints]], members: Ints) -> Branch:
+    """Clients that are parted in two, and each half again; who cannot be parted stays together."""
+    if len(members) < 2:
+        return Branch(members, None)
+
+    def halves() -> tuple[Branch, Branch]:
+        left, right = halve(members)
+        return by_halving(halve, left), by_halving(halve, right)
+
+    return Branch(members, halves)
 
 
 # A tree that is split while clients differ -----------------------------------------------------------------------
@@ -226,21 +281,22 @@ class Cut(NamedTuple):
     by_shares: bool  # whether they differ only in how kinds are mixed
 
 
-def tested(parts: Parts, start: list[Ints], distance: Floats, rng: np.random.Generator) -> Cut:
-    """Split clusters of clients where they differ, along their trees by `distance`; join those that do not.
+def tested(parts: Parts, start: Branch | list[Branch], rng: np.random.Generator) -> Cut:
+    """Split clusters of clients where they differ, along a method's tree; join those that do not.
 
-    `start`: the clusters to begin with, as places; one of everybody, as a rule.
+    `start`: where the walk begins: the tree of everybody, or those of clusters that a method has found.
     """
-    n = len(parts.counts)
-    everybody = np.arange(n)
+    everybody = np.arange(len(parts.counts))
     root = Verdict(*(_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares)), enough=True)
     if not root.differ:
         enough = min(root[:3]) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS
-        return Cut(np.zeros(n, dtype=np.int64), root._replace(enough=enough), by_shares=False)
-    labels = _walk(parts, start, distance, (looks, absent), rng)
+        return Cut(np.zeros_like(everybody), root._replace(enough=enough), by_shares=False)
+    branches = [start] if isinstance(start, Branch) else start
+    labels = _walk(parts, branches, energy(parts), (looks, absent), rng)
     if labels.any() or TESTS * root.shares > LEVEL:
         return Cut(labels, root, by_shares=False)
-    return Cut(_walk(parts, [everybody], mixtures(parts.counts), (shares,), rng), root, by_shares=True)
+    mixed = mixtures(parts.counts)
+    return Cut(_walk(parts, [by_distance(mixed)], mixed, (shares,), rng), root, by_shares=True)
 
 
 def _sampled(parts: Parts, members: Ints, rng: np.random.Generator) -> Parts:
@@ -259,30 +315,25 @@ def _ask(test: Test, parts: Parts, members: Ints, rng: np.random.Generator, sure
     return test(_sampled(parts, members, rng), due, rng, sure) if due > 0 else 1.0
 
 
-def _walk(parts: Parts, start: list[Ints], distance: Floats, tests: tuple[Test, ...],
+def _walk(parts: Parts, start: list[Branch], near: Floats, tests: tuple[Test, ...],
           rng: np.random.Generator) -> Ints:
+    """Labels: `start` is split as far down as clients differ; clusters that do not are joined, the nearest first."""
     def differ(members: Ints) -> bool:
         return any(_ask(test, parts, members, rng) <= _due(parts, members) for test in tests)
 
-    def split(members: Ints) -> list[Ints]:
-        """Along the tree of these clients, as far down as they differ."""
-        clusters = []
-        todo = [hierarchy.to_tree(tree_of(distance[np.ix_(members, members)]))] if len(members) > 1 else []
-        while todo:
-            node = todo.pop()
-            inside = members[np.sort(np.array(node.pre_order()))]
-            if node.left is None or node.right is None or not differ(inside):
-                clusters.append(inside)
-            else:
-                todo += [node.right, node.left]
-        return clusters or [members]
-
-    clusters = [cluster for members in start for cluster in split(members)]
+    clusters, todo = [], start[::-1]
+    while todo:
+        branch = todo.pop()
+        if branch.halves is None or not differ(branch.members):
+            clusters.append(branch.members)
+        else:
+            left, right = branch.halves()
+            todo += [right, left]
     told: set[frozenset[int]] = set()  # unions of two clusters that differ
 
     def alike() -> tuple[int, int, Ints] | None:
         """The nearest two clusters that cannot be told apart, and their union."""
-        for a, b in _nearest(clusters, distance):
+        for a, b in _nearest(clusters, near):
             both = np.sort(np.concatenate([clusters[a], clusters[b]]))
             if (name := frozenset(both.tolist())) not in told:
                 if not differ(both):
@@ -367,20 +418,26 @@ def contrast(parts: Parts, labels: Ints) -> float:
 def together(parts: Parts, labels: Ints, rng: np.random.Generator, by_shares: bool = False) -> Floats:
     """(n, n) in which share of bootstraps over its parts each pair of clients is in one of as many clusters."""
     n, clusters = len(labels), int(labels.max()) + 1
+    if by_shares:
+        rows = parts.counts.sum(1)
+        apart = [mixtures(np.stack([rng.multinomial(of, row / max(1, of))
+                                    for of, row in zip(rows, parts.counts, strict=True)])) for _ in range(BOOTSTRAPS)]
+    else:
+        weights = np.zeros((BOOTSTRAPS, len(parts.owner)))
+        name = parts.owner * (parts.counts.shape[1] + 1) + parts.kind
+        for each in np.unique(name):
+            places = np.flatnonzero(name == each)
+            weights[:, places] = rng.multinomial(len(places), np.full(len(places), 1 / len(places)), BOOTSTRAPS)
+        apart = list(_energies(parts, weights))
     pairs = np.zeros((n, n))
-    mine: dict[tuple[int, int], list[int]] = {}
-    for u, name in enumerate(zip(parts.owner.tolist(), parts.kind.tolist(), strict=True)):
-        mine.setdefault(name, []).append(u)
-    for _ in range(BOOTSTRAPS):
-        if by_shares:
-            rows = parts.counts.sum(1)
-            drawn = [rng.multinomial(of, row / max(1, of)) for of, row in zip(rows, parts.counts, strict=True)]
-            apart = mixtures(np.stack(drawn))
-        else:
-            weight = np.zeros(len(parts.owner))
-            for places in mine.values():
-                np.add.at(weight, rng.choice(places, len(places)), 1.0)
-            apart = energy(parts, weight)
-        again = hierarchy.fcluster(tree_of(apart), clusters, "maxclust")
+    for each in apart:
+        again = _into(each, clusters)
         pairs += again[:, None] == again[None]
     return pairs / BOOTSTRAPS
+
+
+def _into(apart: Floats, clusters: int) -> Ints:
+    inside = apart - min(0.0, float(apart.min()))
+    np.fill_diagonal(inside, 0.0)
+    links = hierarchy.linkage(squareform(inside, checks=False), "average")
+    return hierarchy.fcluster(links, clusters, "maxclust").astype(np.int64)
