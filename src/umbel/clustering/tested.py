@@ -119,13 +119,16 @@ def _share_above(true: float, drawn: Callable[[int], Floats], level: float, sure
 
 
 def reachable(parts: Parts) -> float:
-    """The least p-value that `looks` can have: one over the number of ways to deal the parts out to their owners."""
+    """The least p-value that `looks` can have: one over the number of ways to part the parts of each kind.
+
+    Clients with equally many parts of a kind may be exchanged there: that is the same way.
+    """
     ways = 0.0
     for kind in np.unique(parts.kind):
         count = np.bincount(parts.owner[parts.kind == kind])
         count = count[count > 0]
-        if len(count) > 1 and (count > 1).any():
-            ways += lgamma(count.sum() + 1) - sum(lgamma(each + 1) for each in count)
+        ways += lgamma(count.sum() + 1) - sum(lgamma(each + 1) for each in count)
+        ways -= sum(lgamma(alike + 1) for alike in np.bincount(count))
     return float(np.exp(-min(ways, 700.0)))
 
 
@@ -233,7 +236,8 @@ def tested(parts: Parts, start: list[Ints], distance: Floats, rng: np.random.Gen
     """
     n = len(parts.counts)
     everybody = np.arange(n)
-    root = Verdict(*(_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares)), enough=True)
+    of_looks, of_absent, of_shares = (_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares))
+    root = Verdict(of_looks, of_absent, of_shares, enough=True)
     if not root.differ:
         enough = min(root[:3]) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS
         return Cut(np.zeros(n, dtype=np.int64), root._replace(enough=enough), by_shares=False)
