@@ -82,7 +82,8 @@ def projected(rows: Tensor) -> Tensor:
     features = rows.shape[1]
     drawn = generator("projection", features).normal(size=(features, _width(features)))
     basis = torch.from_numpy(np.linalg.qr(drawn)[0]) * (features / _width(features)) ** 0.5
-    return rows.double().cpu() @ basis
+    answer: Tensor = rows.double().cpu() @ basis
+    return answer
 
 
 def marks(x: Tensor, y: Tensor) -> Tensor:

@@ -122,13 +122,16 @@ def _share_above(true: float, drawn: Callable[[int], Floats], level: float, sure
 
 
 def reachable(parts: Parts) -> float:
-    """The least p-value that `looks` can have: one over the number of ways to deal the parts out to their owners."""
+    """The least p-value that `looks` can have: one over the number of ways to part the parts of each kind.
+
+    Clients with equally many parts of a kind may be exchanged there: that is the same way.
+    """
     ways = 0.0
     for kind in np.unique(parts.kind):
         count = np.bincount(parts.owner[parts.kind == kind])
         count = count[count > 0]
-        if len(count) > 1 and (count > 1).any():
-            ways += lgamma(count.sum() + 1) - sum(lgamma(each + 1) for each in count)
+        ways += lgamma(count.sum() + 1) - sum(lgamma(each + 1) for each in count)
+        ways -= sum(lgamma(alike + 1) for alike in np.bincount(count))
     return float(np.exp(-min(ways, 700.0)))
 
 
@@ -208,6 +211,16 @@ def mixtures(counts: Ints) -> Floats:
     return (apart + apart.T) / 2
 
 
+def tree_of(apart: Floats) -> Floats:
+    """The average-linkage tree of distances that may be a little below 0."""
+    if len(apart) < 2:
+        return np.zeros((0, 4))
+    raised = apart - min(0.0, float(apart.min()))
+    np.fill_diagonal(raised, 0.0)
+    links: Floats = hierarchy.linkage(squareform(raised, checks=False), "average")
+    return links
+
+
 class Branch(NamedTuple):
     """Some clients, and how a method would part them in two."""
 
@@ -229,14 +242,9 @@ def by_links(links: Floats, members: Ints) -> Branch:
 
 
 def by_distance(apart: Floats, members: Ints | None = None) -> Branch:
-    """The average-linkage tree of some clients, all by default, by distances (n, n) that may be a little below 0."""
+    """The average-linkage tree of some clients, of all by default."""
     members = np.arange(len(apart)) if members is None else members
-    if len(members) < 2:
-        return Branch(members, None)
-    inside = apart[np.ix_(members, members)]
-    inside -= min(0.0, float(inside.min()))
-    np.fill_diagonal(inside, 0.0)
-    return by_links(hierarchy.linkage(squareform(inside, checks=False), "average"), members)
+    return by_links(tree_of(apart[np.ix_(members, members)]), members)
 
 
 def by_halving(halve: Callable[[Ints], tuple[Ints, Ints]], members: Ints) -> Branch:
@@ -287,7 +295,8 @@ def tested(parts: Parts, start: Branch | list[Branch], rng: np.random.Generator)
     `start`: where the walk begins: the tree of everybody, or those of clusters that a method has found.
     """
     everybody = np.arange(len(parts.counts))
-    root = Verdict(*(_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares)), enough=True)
+    of_looks, of_absent, of_shares = (_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares))
+    root = Verdict(of_looks, of_absent, of_shares, enough=True)
     if not root.differ:
         enough = min(root[:3]) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS
         return Cut(np.zeros_like(everybody), root._replace(enough=enough), by_shares=False)
@@ -431,13 +440,6 @@ def together(parts: Parts, labels: Ints, rng: np.random.Generator, by_shares: bo
         apart = list(_energies(parts, weights))
     pairs = np.zeros((n, n))
     for each in apart:
-        again = _into(each, clusters)
+        again = hierarchy.fcluster(tree_of(each), clusters, "maxclust")
         pairs += again[:, None] == again[None]
     return pairs / BOOTSTRAPS
-
-
-def _into(apart: Floats, clusters: int) -> Ints:
-    inside = apart - min(0.0, float(apart.min()))
-    np.fill_diagonal(inside, 0.0)
-    links = hierarchy.linkage(squareform(inside, checks=False), "average")
-    return hierarchy.fcluster(links, clusters, "maxclust").astype(np.int64)
