@@ -160,7 +160,7 @@ def test_pacfls_clusters_do_not_change_in_training():
 
 def test_evidence_tells_why():
     """Proximity, dendrogram, cut and curve of the clients that answered."""
-    evidence = PACFL(local=LOCAL).init(tiny(), SEED).evidence
+    evidence = PACFL(cut="silhouette", local=LOCAL).init(tiny(), SEED).evidence
     assert evidence["proximity"].shape == (6, 6)
     assert evidence["proximity"].diagonal().tolist() == [0] * 6
     assert evidence["linkage"].shape == (5, 4)
@@ -208,7 +208,7 @@ def test_clusters_start_from_one_model_or_each_from_its_own(start):
 def test_flags_sweep_finds_the_groups_and_keeps_its_curve(rule):
     """Every distinct clustering is scored once by a short federation; the chosen one is marked."""
     fed = federation(TRUTH, sizes=[60] * 6, meanings=True)
-    state = FLAG(gradient_epochs=2, rule=rule, local=LOCAL).init(fed, SEED)
+    state = FLAG(gradient_epochs=2, cut="sweep", rule=rule, local=LOCAL).init(fed, SEED)
     assert ari(state, TRUTH) == 1
     curve = state.evidence["curve"]
     assert curve[:, 1].tolist() == sorted(set(curve[:, 1].tolist()))
@@ -222,7 +222,8 @@ def test_flags_sweep_leaves_alike_clients_together():
     """One distribution, or two that one model serves: no clustering wins on validation rows."""
     for truth in ((0,) * 6, TRUTH):
         fed = federation(truth, sizes=[60] * 6)
-        assert FLAG(gradient_epochs=2, local=LOCAL).init(fed, SEED).labels.tolist() == [0] * 6
+        state = FLAG(gradient_epochs=2, cut="sweep", local=LOCAL).init(fed, SEED)
+        assert state.labels.tolist() == [0] * 6
 
 
 def test_flags_validation_equals_a_literal_federation():
@@ -311,7 +312,7 @@ def test_flag_describes_who_answered_everything():
 
 def test_flags_sweep_goes_from_one_cluster_to_everybody_alone():
     """Both ends of the grid count: alpha 1 merges all, alpha 0 nobody who differs."""
-    curve = FLAG(gradient_epochs=2, step=1.0, local=LOCAL).init(tiny(), SEED).evidence["curve"]
+    curve = FLAG(gradient_epochs=2, cut="sweep", step=1.0, local=LOCAL).init(tiny(), SEED).evidence["curve"]
     assert curve[:, :2].tolist() == [[1, 1], [0, 6]]
 
 
@@ -328,7 +329,7 @@ def test_flag_trains_for_its_gradient_from_the_common_model():
 def test_fedclust_compares_the_classifier_alone():
     """||w_i - w_j|| of weight and bias of the last layer, after a warm-up from the common model."""
     fed = tiny()
-    evidence = FedClust(warmup=2, local=LOCAL).init(fed, SEED).evidence
+    evidence = FedClust(warmup=2, cut="gap", local=LOCAL).init(fed, SEED).evidence
     work = Work(epochs=2, batch=LOCAL.batch)
     ends = [trained(fed, fed.net.init(SEED), i, Cohort(EVERYBODY, 0, "signature"), work) for i in range(6)]
     heads = [torch.cat([end["3.bias"], end["3.weight"].flatten()]) for end in ends]
@@ -765,7 +766,9 @@ AUTOMATIC = {
     "pacfl": PACFL(local=FULL),
     "pacfl by class": PACFL(per_class=True, angle="column", local=FULL),
     "flag": FLAG(gradient_epochs=2, cut="gap", local=FULL),
-    "flag by sweep": FLAG(gradient_epochs=2, local=FULL),
+    "flag by sweep": FLAG(gradient_epochs=2, cut="sweep", local=FULL),
+    "flag by tests": FLAG(gradient_epochs=2, local=FULL),
+    "pacfl by silhouette": PACFL(angle="mean", cut="silhouette", local=FULL),
     "fedclust": FedClust(warmup=2, local=FULL),
     "flhc": FLHC(pretrain=1, local=FULL),
     "cflgt": CFLGT(pretrain=1, local=FULL),

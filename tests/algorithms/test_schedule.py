@@ -94,7 +94,7 @@ def test_pretraining_is_part_of_the_schedule(monkeypatch):
 def test_newcomers_are_described_at_the_rate_of_those_they_are_compared_with():
     """FL+HC's and k-means' first clients were described in the last round of pre-training."""
     asked = []
-    for method in (u.FLHC(pretrain=3, local=ADAM), u.KMeans(2, pretrain=3, local=ADAM)):
+    for method in (u.FLHC(pretrain=3, cut="gap", local=ADAM), u.KMeans(2, pretrain=3, local=ADAM)):
         bound, fed = method.for_run(6), ENGINES["loop"](tiny_model(), tiny_population(), SEED)
         state = bound.init(fed, SEED)
         for r in range(3):

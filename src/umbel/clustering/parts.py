@@ -121,6 +121,8 @@ def _many(net: Model) -> int:
 
 def _parts(net: Model, vectors: Tensor, kinds: Tensor, mark: Tensor, sizes: tuple[int, ...], deal: str) -> Reply:
     values, kind = vectors.cpu().numpy(), kinds.cpu().numpy()
+    if not np.isfinite(values).all():  # the federation refuses such an answer and says why
+        return Reply({"part": torch.full((1, values.shape[1]), torch.nan), "part_kind": torch.zeros(1).long()})
     rows = _first_of_each(mark.cpu().numpy(), deal)
     means, of = [np.zeros((0, values.shape[1]))], []
     for k, size in enumerate(sizes):
