@@ -139,16 +139,18 @@ class Case:
 
 
 def parts_of(fed: umbel.Federation) -> parts.Parts:
+    """What everybody says of its rows."""
     cohort = umbel.Cohort(torch.arange(len(fed.names)), 0, SIGNATURE)
     counts = fed.map(parts.distinct_counts, cohort).answers["counts"]
-    sizes = tuple(parts.sizes(counts).tolist())
-    heard = fed.map(parts.raw_parts, cohort, sizes=sizes).answers
-    return parts.read(heard["part"], heard["part_kind"].values, counts)
+    heard = fed.map(parts.raw_parts, cohort, sizes=tuple(parts.sizes(counts).tolist())).answers
+    return parts.read({"vector": heard["part"].values, "length": heard["part"].length,
+                       "kind": heard["part_kind"].values, "counts": counts})
 
 
 def core(fed: umbel.Federation) -> tuple[Ints, dict[str, Any]]:
+    """The test on parts, along the tree of their own distances."""
     of = parts_of(fed)
-    cut = tested.tested(of, [np.arange(len(fed.names))], tested.energy(of), generator(fed.seed, "tested"))
+    cut = tested.tested(of, tested.by_distance(tested.energy(of)), generator(fed.seed, "tested"))
     return cut.labels, {"looks": cut.root.looks, "absent": cut.root.absent, "shares": cut.root.shares,
                         "enough": cut.root.enough, "by_shares": cut.by_shares}
 
