@@ -19,8 +19,8 @@ from umbel.clustering.tested import (
     energy,
     looks,
     mixtures,
-    place,
     reachable,
+    settle,
     shares,
     together,
     tree_of,
@@ -464,7 +464,7 @@ def test_a_newcomer_joins_its_like_whatever_its_size(each):
     groups = [0, 0, 0, 1, 1, 1]
     known = drawn(1, [*groups, 2], apart=4.0).of(np.arange(6))  # its centres are those of `of_size`
     for group in (0, 1, 2):
-        found = [place(known, np.array(groups), of_size(seed, group, each), 2, rng(seed)) for seed in range(10)]
+        found = [settle(known, np.array(groups), of_size(seed, group, each), 2, rng(seed))[0] for seed in range(10)]
         assert found.count(group) >= 9
 
 
@@ -473,15 +473,28 @@ def test_a_newcomer_by_shares_joins_who_mixes_kinds_alike():
     known = drawn(3, [0] * 6)._replace(counts=np.array([[60, 30, 10]] * 3 + [[10, 30, 60]] * 3))
     newcomer = of_size(0, 0, 4, apart=0.0)
     for counts, label in (([60, 30, 10], 0), ([5, 20, 40], 1), ([0, 90, 0], 2), ([200, 200, 200], 2)):
-        found = place(known, np.array([0, 0, 0, 1, 1, 1]), newcomer._replace(counts=np.array([counts])), 2, rng(), True)
-        assert found == label
+        comes = newcomer._replace(counts=np.array([counts]))
+        assert settle(known, np.array([0, 0, 0, 1, 1, 1]), comes, 2, rng(), by_shares=True).tolist() == [label]
+
+
+def test_newcomers_come_one_after_the_other():
+    """Two strangers alike found one cluster, the second joining the first; one without parts joins the nearest."""
+    known = drawn(1, [0, 0, 0, 1, 1, 1, 2], apart=4.0).of(np.arange(6))
+    several = [of_size(0, 2, 4), of_size(1, 0, 4), of_size(2, 2, 4)]
+    kind, vector, counts = (np.concatenate([getattr(one, name) for one in several])
+                            for name in ("kind", "vector", "counts"))
+    owner = np.concatenate([np.full(len(one.owner), i) for i, one in enumerate(several)])
+    found = settle(known, np.array([0, 0, 0, 1, 1, 1]), Parts(owner, kind, vector, counts), 2, rng())
+    assert found.tolist() == [2, 0, 2]
+    silent = Parts(owner[:0], kind[:0], vector[:0], np.array([[1, 0, 1]]))
+    assert settle(known, np.array([0, 0, 0, 1, 1, 1]), silent, 2, rng())[0] < 2
 
 
 def test_a_cluster_that_lost_its_members_takes_no_newcomer():
     """Labels stay as they are; a new cluster gets the number behind the last."""
     known = drawn(1, [0, 0, 0, 2, 2, 2], apart=4.0)
-    assert place(known, np.array([0, 0, 0, 2, 2, 2]), of_size(0, 0, 4), 3, rng()) == 0
-    assert place(known, np.array([-1, -1, -1, 2, 2, 2]), of_size(0, 0, 4), 3, rng()) == 3
+    assert settle(known, np.array([0, 0, 0, 2, 2, 2]), of_size(0, 0, 4), 3, rng())[0] == 0
+    assert settle(known, np.array([-1, -1, -1, 2, 2, 2]), of_size(0, 0, 4), 3, rng())[0] == 3
 
 
 # What can be said -------------------------------------------------------------------------------------------------

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from umbel.algorithms.base import Local, State, keeps_norms, train_to_describe, training
-from umbel.algorithms.oneshot import OneShot, subspaces, unragged, updates
+from umbel.algorithms.oneshot import OneShot, as_classwise, classwise, updates
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL
 from umbel.clustering.grouping import Grouping
 from umbel.clustering.linkage import LINKAGES
-from umbel.clustering.proximity import ANGLES, WEIGHTS, Classwise, class_angle, ratio_range, update_angle
-from umbel.clustering.signatures import MOST_RANK, SIGNATURES, class_counts
+from umbel.clustering.proximity import ANGLES, WEIGHTS, class_angle, ratio_range, update_angle
+from umbel.clustering.signatures import MOST_RANK, SIGNATURES
 from umbel.data.clients import EPOCHS
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice, number
-from umbel.tree import Params, Ragged, Tree
+from umbel.tree import Params, Tree
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FLAG(OneShot):
     signature: str = choice("auto", "auto", *SIGNATURES)  # what a row is as a vector; auto: by the kind of data
     gradient_epochs: int = number(20, ge=1, le=EPOCHS)  # t_g
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("sweep", "sweep", *BY_DISTANCE)
+    cut: str = choice("tested", "tested", "sweep", *BY_DISTANCE)
     rule: str = choice("both", *BY_TRIAL)  # of the sweep
     clusters: int = number(10, ge=1)
     threshold: float = number(0.5, ge=0)  # alpha, in [0, 1]
@@ -68,19 +68,16 @@ class FLAG(OneShot):
         """U_c of each class with its counts, and Delta after t_g epochs from theta_0: what beta asks for."""
         parts: list[tuple[Tensor, Tree]] = []
         if self.beta > 0:
-            vectors = subspaces(fed, cohort, self.local, anchor, self.signature, True, rank=self.rank, share=0.01)
-            basis, label = vectors.answers["basis"], vectors.answers["basis_class"].values
-            parts.append((vectors.ids, unragged("basis", basis) | {"basis_class": label}))
-            if self.weights != "uniform" and self.delta:
-                counted = fed.map(class_counts, cohort._replace(ids=vectors.ids))
-                parts.append((counted.ids, {"counts": counted.answers["counts"]}))
+            weighed = self.weights != "uniform" and self.delta > 0
+            parts.append(classwise(fed, cohort, self.local, anchor, self.signature, weighed, rank=self.rank,
+                                   share=0.01))
         if self.beta < 1:
             trained = train_to_describe(fed, cohort, self.local, anchor,
                                         self.local.work._replace(epochs=self.gradient_epochs))
             parts.append((trained.ids, {"update": updates(fed, trained, anchor)}))
         answered = torch.stack([torch.isin(cohort.ids, ids) for ids, _ in parts])
         who = cohort.ids[answered.all(0)]
-        signature: Tree = {"classes": torch.full((len(who),), fed.net.classes)}
+        signature: Tree = {}
         for ids, part in parts:
             places = {client: place for place, client in enumerate(ids.tolist())}
             at = torch.tensor([places[client] for client in who.tolist()], dtype=torch.long)
@@ -91,7 +88,7 @@ class FLAG(OneShot):
         """A of the first clients; w_min and w_max of Eq. 5, and the largest of V and of G, which newcomers keep."""
         scale: Tree = {}
         if self.beta > 0:
-            low, high = ratio_range(_classwise(signature), self.weights)
+            low, high = ratio_range(as_classwise(signature), self.weights)
             scale |= {"w_min": torch.tensor(low).double(), "w_max": torch.tensor(high).double()}
         parts = self._parts(signature, signature, scale)
         scale |= {name: part.fill_diagonal_(0).max() for name, part in parts.items()}
@@ -106,7 +103,7 @@ class FLAG(OneShot):
         parts = {}
         if self.beta > 0:
             bounds = float(scale["w_min"]), float(scale["w_max"])
-            parts["v_max"] = class_angle(_classwise(a), _classwise(b), self.angle, self.weights, self.delta, bounds)
+            parts["v_max"] = class_angle(as_classwise(a), as_classwise(b), self.angle, self.weights, self.delta, bounds)
         if self.beta < 1:
             parts["g_max"] = update_angle(a["update"], b["update"])
         return parts
@@ -123,12 +120,9 @@ class FLAG(OneShot):
         return self.rule if self.cut == "sweep" else self.cut
 
     def group(self, fed: Federation, who: Tensor, signature: Tree, **look: Any) -> Grouping:
-        """Sweep alpha, score each distinct clustering by a short federation, choose."""
+        """By tests; or sweep alpha, score each distinct clustering by a short federation, choose."""
+        if self.cut != "sweep":
+            return super().group(fed, who, signature, **look)
         grid = torch.arange(0, 1 + self.step, self.step, dtype=torch.float64)
         trial = partial(validate, fed, who, self.local, self.validators, self.validation_rounds)
         return super().group(fed, who, signature, grid=grid, trial=trial, **look)
-
-
-def _classwise(signature: Tree) -> Classwise:
-    return Classwise(Ragged(signature["basis"], signature["basis_length"]), signature["basis_class"],
-                     signature.get("counts"), int(signature["classes"][0]))

@@ -27,7 +27,7 @@ class FLHC(OneShot):
     pretrain: int = number(20, ge=1)
     metric: str = choice("l2", *DISTANCES)
     linkage: str = choice("average", *LINKAGES)
-    cut: str = choice("silhouette", *BY_DISTANCE)
+    cut: str = choice("tested", "tested", *BY_DISTANCE)
     clusters: int = number(2, ge=1)
     threshold: float = number(1.0, ge=0)
     landmarks: int = number(0, ge=0)  # clients in the dendrogram, by which the others are placed; 0 = everybody

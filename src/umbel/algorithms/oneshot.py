@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from umbel import tree
+from umbel.algorithms import alike
+from umbel.algorithms.alike import SIGNATURE_ROUND
 from umbel.algorithms.base import (
     Algorithm,
     Local,
@@ -27,8 +29,10 @@ from umbel.algorithms.server import SERVERS
 from umbel.clustering.cuts import CUTS
 from umbel.clustering.grouping import Grouping, Known, dendrogram, landmarks, settle
 from umbel.clustering.labels import canonical
-from umbel.clustering.proximity import symmetric
+from umbel.clustering.parts import read
+from umbel.clustering.proximity import Classwise, symmetric
 from umbel.clustering.signatures import (
+    class_counts,
     class_embedded,
     class_vectors,
     principal_embedded,
@@ -40,19 +44,18 @@ from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.seeds import key
 from umbel.tree import Params, Ragged, Tree
 
-SIGNATURE_ROUND = 0  # whenever it is asked for, a signature is drawn from the same stream
-
 
 class OneShot(Algorithm):
     """Cluster once, by signatures: in `init`, or after `pretrain` rounds of FedAvg."""
 
     local: Local
     linkage: str = "average"
-    cut: str = "silhouette"  # a name in cuts.CUTS
+    cut: str = "tested"  # a name in cuts.CUTS
     clusters: int = 2  # for the cut by count
     threshold: float = 0.0  # for the cut by value
     landmarks: int = 0  # clients that are grouped by the dendrogram; the others join these. 0 = everybody
     start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
+    signature: str = "auto"  # what a row is as a vector, in parts of rows too; auto: by the kind of data
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
     @abstractmethod
@@ -81,12 +84,11 @@ class OneShot(Algorithm):
 
     def why(self, state: State) -> str:
         """The reason of the cut."""
-        curve = state.evidence.get("curve", ())
-        if not len(curve):
-            return ""
-        sample = state.evidence.get("landmarks")
+        sample, curve = state.evidence.get("landmarks"), state.evidence.get("curve", ())
         among = "" if sample is None else f"in a sample of {int(sample)} clients, "
-        return among + CUTS[self.rule_name].why(curve)
+        if "test" in state.evidence:
+            return among + alike.why(state)
+        return among + CUTS[self.rule_name].why(curve) if len(curve) else ""
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""
@@ -112,13 +114,41 @@ class OneShot(Algorithm):
 
     def group_by(self, fed: Federation, state: State, anchor: Params, who: Tensor, signature: Tree) -> State:
         """Group who has been described on the anchor: all by their distances, or landmarks so and the rest by these."""
+        rows: Tree = {"who": who, "signature": signature}
         labels = torch.full((len(fed.names),), -1)
+        if self.asks_for_parts:
+            who, parts, sized = alike.described(fed, who, self.local, anchor, self.signature)
+            rows = tree.take(rows, torch.isin(rows["who"], who)) | {"parts": parts}
         with fed.timing(CLUSTERING):
-            made = landmarks({"who": who, "signature": signature}, *self._drawn(fed, who),
-                             lambda some: self.group(fed, some["who"], some["signature"]), self._apart, self.stands)
+            drawn = self._drawn(fed, who)
+            if self.asks_for_parts:
+                made = self._by_tests(fed, rows, sized, *drawn)
+            else:
+                made = landmarks(rows, *drawn, lambda some: self.group(fed, some["who"], some["signature"]),
+                                 self._apart, self.stands)
             labels[who] = canonical(made.labels, name_order(fed, who))
         state = self.first_models(fed, state, int(labels.max()) + 1)
         return replace(state, labels=labels, evidence=made.evidence | {"anchor": tree.to(anchor, "cpu")})
+
+    @property
+    def asks_for_parts(self) -> bool:
+        """Whether the cut rests on tests of parts of clients' rows."""
+        return CUTS.find(self.rule_name).needs_parts
+
+    def _by_tests(self, fed: Federation, rows: Tree, sized: Tensor, chosen: Tensor, others: Tensor) -> Grouping:
+        """Landmarks, or everybody, by the tree and tests; the others join as newcomers do."""
+        some, later = tree.take(rows, chosen), tree.take(rows, others)
+        made = self.group(fed, some["who"], some["signature"], parts=read(some["parts"]), seed=fed.seed)
+        assert made.test is not None
+        labels = torch.empty(len(rows["who"]), dtype=torch.long)
+        labels[chosen] = made.labels
+        labels[others] = alike.joining(some["parts"], made.labels, later["parts"], int(made.labels.max()) + 1,
+                                       [fed.names[i] for i in later["who"].tolist()], fed.seed, made.test.by_shares)
+        evidence = made.evidence | alike.found(made.test, some["parts"], fed.seed)
+        evidence |= {"who": some["who"], "signature": some["signature"], "parts": rows["parts"],
+                     "parts_of": rows["who"], "part_sizes": sized}
+        return made._replace(labels=labels,
+                             evidence=evidence | ({"landmarks": torch.tensor(len(chosen))} if len(others) else {}))
 
     def _drawn(self, fed: Federation, who: Tensor) -> tuple[Tensor, Tensor]:
         """Places in `who` of the landmarks, and of the others in the order in which they join; nobody joins by 0."""
@@ -139,10 +169,13 @@ class OneShot(Algorithm):
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
         """Join the cluster whose members are nearest on average; farther than the cut from all, found a new one.
 
-        The signature of a client that was described before replaces its old one.
+        Where clusters rest on tests, so do newcomers' places. The signature of a client that was described before
+        replaces its old one.
         """
         if "who" not in state.evidence:  # still pre-training: there is one model
             return super().admit(fed, state, newcomers)
+        if "parts" in state.evidence:
+            return alike.join(fed, state, newcomers, self.local, self.signature)
         evidence, labels = state.evidence, state.labels.clone()
         asked = newcomers._replace(round=SIGNATURE_ROUND, phase=SIGNATURE)
         who, signature = self.describe(fed, asked, tree.to(evidence["anchor"], fed.device))
@@ -173,6 +206,25 @@ def subspaces(fed: Federation, cohort: Cohort, local: Local, anchor: Params, sig
     own = ("with_norms",) if keeps_norms(fed.net, local) else ()
     return fed.map(class_embedded if by_class else principal_embedded, cohort,
                    shared={"model": travelling(fed.net, local, anchor)}, become=own, **options)
+
+
+def classwise(fed: Federation, cohort: Cohort, local: Local, anchor: Params, signature: str, counted: bool = True,
+              **options: Any) -> tuple[Tensor, Tree]:
+    """The cohort's subspaces class by class, with the rows of each class where these are `counted`; who answered."""
+    heard = subspaces(fed, cohort, local, anchor, signature, True, **options)
+    answer = unragged("basis", heard.answers["basis"]) | {"basis_class": heard.answers["basis_class"].values}
+    ids = heard.ids
+    if counted:
+        counts = fed.map(class_counts, cohort._replace(ids=ids))
+        answer = tree.take(answer, torch.isin(ids, counts.ids)) | {"counts": counts.answers["counts"]}
+        ids = counts.ids
+    return ids, answer | {"classes": torch.full((len(ids),), fed.net.classes)}
+
+
+def as_classwise(signature: Tree) -> Classwise:
+    """The same, as distances between clients take it."""
+    return Classwise(Ragged(signature["basis"], signature["basis_length"]), signature["basis_class"],
+                     signature.get("counts"), int(signature["classes"][0]))
 
 
 def updates(fed: Federation, heard: Heard, anchor: Params) -> Tensor:

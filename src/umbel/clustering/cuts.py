@@ -1,19 +1,23 @@
 """Where a dendrogram becomes clusters. Every rule is one function in one registry, `CUTS`, with one kind of answer.
 
-Rules read merging heights (`gap`), distances (`silhouette`), what the user asked for (`count`, `value`), or the scores
-of short trainings (`both`, `knee`, `within`). Every automatic rule can answer "one cluster". The whole curve of a
-choice is kept as evidence, and a sentence says why.
+Rules read parts of clients' rows (`tested`), merging heights (`gap`), distances (`silhouette`), what the user asked for
+(`count`, `value`), or the scores of short trainings (`both`, `knee`, `within`). Every automatic rule can answer "one
+cluster". The whole curve of a choice is kept as evidence, and a sentence says why.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from umbel.clustering import tested
 from umbel.clustering.linkage import cut, heights, into, silhouettes
+from umbel.clustering.parts import Parts
 from umbel.errors import UmbelError
 from umbel.registry import Registry
+from umbel.seeds import generator
 
 SEPARATE = 0.3  # a silhouette counts from here: alike clients reach 0.25 at most (LOG.md)
 CLEAR = 1.5  # a gap counts when the height above it is at least this many times the height below
@@ -29,6 +33,7 @@ class Choice(NamedTuple):
     labels: Tensor  # (n,)
     cut: float  # the threshold; newcomers farther than this found a cluster
     curve: Tensor  # (m, 4): threshold, clusters, score, 1 where chosen; one row a distinct partition
+    test: tested.Cut | None = None  # of a cut by tests, which has neither threshold nor curve
 
 
 class Dendrogram(NamedTuple):
@@ -40,6 +45,8 @@ class Dendrogram(NamedTuple):
     threshold: float = 0.0  # the user's: `value`
     grid: Tensor = torch.zeros(0)  # thresholds that a trial goes through
     trial: Trial | None = None
+    parts: Parts | None = None  # of the clients' rows
+    seed: int = 0  # of the draws of tests
 
 
 class Cut(NamedTuple):
@@ -49,6 +56,20 @@ class Cut(NamedTuple):
     score: str
     why: Callable[[Tensor], str]  # curve -> sentence
     needs_trial: bool = False
+    needs_parts: bool = False
+
+
+# By tests on parts of rows ----------------------------------------------------------------------------------------
+
+
+def by_tests(tree: Dendrogram) -> Choice:
+    """Split while clients below a node differ; join what no test tells apart (clustering/tested.py)."""
+    if tree.parts is None:
+        raise UmbelError("The cut 'tested' is by parts of clients' rows, and this method asks for none: take"
+                         f" {' or '.join(BY_DISTANCE)}.")
+    start = tested.by_links(tree.links.numpy(), np.arange(len(tree.distance)))
+    made = tested.tested(tree.parts, start, generator(tree.seed, "tests"))
+    return Choice(torch.from_numpy(made.labels), float("inf"), torch.zeros(0, 4, dtype=torch.float64), made)
 
 
 # By what the user asked for ---------------------------------------------------------------------------------------
@@ -252,6 +273,7 @@ def _why_trial(curve: Tensor) -> str:
 
 
 CUTS: Registry[Cut] = Registry("cut", {
+    "tested": Cut(by_tests, "", lambda curve: "", needs_parts=True),
     "silhouette": Cut(lambda tree: by_silhouette(tree.links, tree.distance), "mean silhouette", _why_silhouette),
     "gap": Cut(lambda tree: by_gap(tree.links), "gap above the cut", _why_gap),
     "count": Cut(lambda tree: by_count(tree.links, tree.clusters), "",
@@ -262,5 +284,5 @@ CUTS: Registry[Cut] = Registry("cut", {
     "knee": Cut(_tried(knee), "validation score", _why_trial, needs_trial=True),
     "within": Cut(_tried(within), "validation score", _why_trial, needs_trial=True),
 })
-BY_DISTANCE = tuple(name for name, rule in CUTS.items() if not rule.needs_trial)
+BY_DISTANCE = tuple(name for name, rule in CUTS.items() if not rule.needs_trial and not rule.needs_parts)
 BY_TRIAL = tuple(name for name, rule in CUTS.items() if rule.needs_trial)

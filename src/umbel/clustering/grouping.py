@@ -24,6 +24,7 @@ from umbel.clustering.cuts import Cut, Dendrogram
 from umbel.clustering.labels import canonical
 from umbel.clustering.linkage import linkage
 from umbel.clustering.proximity import Pairwise, euclidean
+from umbel.clustering.tested import Cut as Tested
 from umbel.tree import Tree
 
 BLOCK = 1024  # newcomers whose distances are in memory at once
@@ -38,6 +39,7 @@ class Grouping(NamedTuple):
 
     labels: Tensor  # (n,)
     evidence: Tree  # tensors: what a report draws, and by what newcomers are placed; `cut` = how far they may be
+    test: Tested | None = None  # of clusters that rest on tests of parts of rows
 
 
 # Three ways to group ----------------------------------------------------------------------------------------------
@@ -47,8 +49,10 @@ def dendrogram(distance: Tensor, method: str, rule: Cut, **look: Any) -> Groupin
     """The tree of all distances (n, n), cut by a rule; `look` is what else the rule looks at, by cuts.Dendrogram."""
     links = linkage(distance, method)
     choice = rule.choose(Dendrogram(links, distance, **look))
-    cut = torch.tensor(choice.cut, dtype=torch.float64)
-    return Grouping(choice.labels, {"proximity": distance, "linkage": links, "cut": cut, "curve": choice.curve})
+    evidence: Tree = {"proximity": distance, "linkage": links}
+    if choice.test is None:
+        evidence |= {"cut": torch.tensor(choice.cut, dtype=torch.float64), "curve": choice.curve}
+    return Grouping(choice.labels, evidence, choice.test)
 
 
 def kmeans(points: Tensor, clusters: int, seed: int, order: Tensor) -> Grouping:

@@ -257,7 +257,8 @@ def union_angle(a: Classwise, b: Classwise) -> Tensor:
     classes by chance.
     """
     n, m, same = len(a.label), len(b.label), a.basis.values is b.basis.values
-    assert a.counts is not None and b.counts is not None
+    assert a.counts is not None
+    assert b.counts is not None
     total, weight = (torch.zeros(n, m, dtype=torch.float64) for _ in range(2))
     for c in range(a.classes):
         left, mine = a.of(c)

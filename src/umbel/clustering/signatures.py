@@ -162,11 +162,13 @@ def _vectors(most: int, width: int) -> Tree:
 
 
 def width(net: Model, signature: str = "raw") -> int:
+    """Numbers of a row as a vector, raw or counted."""
     signature_for(net, signature)
     return counted(net) if signature == "counts" else net.features
 
 
 def width_embedded(net: Model) -> int:
+    """Numbers of a row as the model embeds it."""
     x = net.blank(1, net.mean.device)
     return features_of(net, dict(net.module.named_parameters()), x).shape[1]
 

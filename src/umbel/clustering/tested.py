@@ -17,7 +17,7 @@ distance of their parts. Below the root the nodes were chosen on the same rows: 
 kept in trials (LOG.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from math import ceil, lgamma
 from typing import Any, NamedTuple
@@ -39,10 +39,12 @@ ALL_PAIRS = 24  # clusters up to which each is compared with each; above, with i
 NEIGHBOURS = 6
 RARER = 3.0  # times: how much smaller a client's share of a kind may be than everybody's before its absence counts
 SURE = 200  # draws after which a statistic that is TIGHT standard deviations away needs no more of them
-SURE_OF_ALL = 1000  # of all clients: their p-values are told
+SURE_OF_ALL = 3999  # of all clients: their p-values are told, and can be below 0.001
 TIGHT = 9.0
+STANDS = 64  # parts of a kind that stand for a cluster when somebody comes: a newcomer has at most 8
 AT_ONCE = 2**21  # numbers that are gathered at a time
 BOOTSTRAPS = 40
+STEADY = 400  # clients up to which clusters are formed again from bootstraps
 
 Test = Callable[[Parts, float, np.random.Generator, int], float]  # parts, level, draws that can suffice -> p
 
@@ -128,7 +130,7 @@ def shares(parts: Parts, level: float, rng: np.random.Generator, sure: int = SUR
 
 def _share_above(true: float, drawn: Callable[[int], Floats], level: float, sure: int, each: int) -> float:
     """The p-value of a statistic: the share of draws that reach it. No more are made once the answer is clear."""
-    draws, width = ceil(20 / level) - 1, max(1, AT_ONCE // each)
+    draws, width = max(sure, ceil(20 / level) - 1), max(1, AT_ONCE // each)
     least = true - 1e-12 * abs(true)
     total, squares, high, done = 0.0, 0.0, 0, 0
     while done < draws:
@@ -173,8 +175,8 @@ def energy(parts: Parts) -> Floats:
     The mean over the kinds that at least one of the two has. A kind that one of them lacks is at distance 1, weighed by
     how surprising that is (proximity.surprise).
     """
-    answer: Floats = _energies(parts, np.ones((1, len(parts.owner))))[0]
-    return answer
+    apart: Floats = _energies(parts, np.ones((1, len(parts.owner))))[0]
+    return apart
 
 
 def _energies(parts: Parts, weights: Floats) -> Floats:
@@ -319,10 +321,10 @@ def tested(parts: Parts, start: Branch | list[Branch], rng: np.random.Generator)
     `start`: where the walk begins: the tree of everybody, or those of clusters that a method has found.
     """
     everybody = np.arange(len(parts.counts))
-    asked = [_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares)]
-    root = Verdict(asked[0], asked[1], asked[2], enough=True)
+    p, q, r = (_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares))
+    root = Verdict(looks=p, absent=q, shares=r, enough=True)
     if not root.differ:
-        enough = min(root[:3]) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS
+        enough = min(p, q, r) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS
         return Cut(np.zeros_like(everybody), root._replace(enough=enough), by_shares=False)
     branches = [start] if isinstance(start, Branch) else start
     labels = _walk(parts, branches, energy(parts), (looks, absent), rng)
@@ -400,33 +402,58 @@ def _nearest(clusters: list[Ints], distance: Floats) -> list[tuple[int, int]]:
 # Newcomers --------------------------------------------------------------------------------------------------------
 
 
-def place(known: Parts, labels: Ints, newcomer: Parts, clusters: int, rng: np.random.Generator,
-          by_shares: bool = False) -> int:
-    """The cluster whose members a newcomer is most like; a new one, number `clusters`, where it is like none.
+def settle(known: Parts, labels: Ints, newcomers: Parts, clusters: int, rng: np.random.Generator,
+           by_shares: bool = False) -> Ints:
+    """(m,) the clusters of newcomers, one after the other: the nearest that a test cannot tell them from.
 
-    Parts are of one size, so a newcomer's own size and the clusters' do not matter. Who has too few rows to be told
-    apart from a cluster joins the nearest.
+    Who is told from all of them founds a cluster, which the next ones may join; these have the numbers from `clusters`
+    on. Parts are of one size, so neither a newcomer's size nor the clusters' matter. Who has too few rows to be told
+    apart joins the nearest. Known clients with the label -1 count for nobody.
     """
-    places = {label: np.flatnonzero(labels == label) for label in range(clusters)}
-    places = {label: members for label, members in places.items() if len(members)}
-    sampled = {label: _sampled(known, members, rng) for label, members in places.items()}
-    groups = [_as_one(parts) for parts in sampled.values()] + [newcomer]
-    owner = np.concatenate([np.full(len(parts.owner), k) for k, parts in enumerate(groups)])
-    kind, vector, counts = (np.concatenate([getattr(parts, name) for parts in groups])
-                            for name in ("kind", "vector", "counts"))
-    together = Parts(owner, kind, vector, counts)
-    apart = mixtures(together.counts) if by_shares else energy(together)
-    for k in np.argsort(apart[-1, :-1], kind="stable"):
-        pair = together.of(np.array([k, len(groups) - 1]))
-        due = LEVEL / TESTS
-        if all(test(pair, due, rng, SURE) > due for test in ((shares,) if by_shares else (looks, absent))):
-            return list(places)[int(k)]
-    return clusters
+    tests: tuple[Test, ...] = (shares,) if by_shares else (looks, absent)
+    stands = {label: _as_one(known.of(np.flatnonzero(labels == label)), rng) for label in sorted({*labels.tolist()})
+              if label >= 0}
+    answer = np.empty(len(newcomers.counts), dtype=np.int64)
+    for i in range(len(answer)):
+        one = newcomers.of(np.array([i]))
+        for label in sorted(stands, key=lambda label: _farness(stands[label], one, by_shares)):
+            if all(test(_beside(stands[label], one), LEVEL / TESTS, rng, SURE) > LEVEL / TESTS for test in tests):
+                break
+        else:
+            label, clusters = clusters, clusters + 1
+        answer[i] = label
+        stands[label] = _as_one(_beside(stands[label], one), rng) if label in stands else one
+    return answer
 
 
-def _as_one(parts: Parts) -> Parts:
-    """Some clients as if they were one."""
-    return Parts(np.zeros_like(parts.owner), parts.kind, parts.vector, parts.counts.sum(0, keepdims=True))
+def _beside(one: Parts, other: Parts) -> Parts:
+    """Two Parts of one client each, or of some taken for one, as those of two clients."""
+    return Parts(np.repeat([0, 1], [len(one.owner), len(other.owner)]), np.concatenate([one.kind, other.kind]),
+                 np.concatenate([one.vector, other.vector]), np.concatenate([one.counts, other.counts]))
+
+
+def _as_one(parts: Parts, rng: np.random.Generator) -> Parts:
+    """Some clients as if they were one, with at most STANDS parts of each kind, drawn."""
+    kept = np.concatenate([np.empty(0, dtype=np.int64), *(rng.permutation(np.flatnonzero(parts.kind == kind))[:STANDS]
+                                       for kind in np.unique(parts.kind))])
+    return Parts(np.zeros(len(kept), dtype=np.int64), parts.kind[kept], parts.vector[kept],
+                 parts.counts.sum(0, keepdims=True))
+
+
+def _farness(cluster: Parts, one: Parts, by_shares: bool) -> float:
+    """How far a newcomer is from a cluster: between mean parts, kind by kind; 1 for a kind that one of them lacks."""
+    if by_shares:
+        return float(mixtures(np.concatenate([cluster.counts, one.counts]))[0, 1])
+    total, kinds = 0.0, 0.0
+    for kind in np.intersect1d(cluster.kind, one.kind):
+        theirs, mine = cluster.vector[cluster.kind == kind], one.vector[one.kind == kind]
+        spread = float(np.sqrt(((theirs - theirs.mean(0)) ** 2).sum(1).mean()))
+        far = float(np.linalg.norm(theirs.mean(0) - mine.mean(0)))
+        total, kinds = total + far / (far + spread) if far > 0 else total, kinds + 1
+    for kind in range(one.counts.shape[1]):
+        lack = float(surprise(torch.from_numpy(cluster.counts), torch.from_numpy(one.counts), kind))
+        total, kinds = total + lack, kinds + lack
+    return total / kinds if kinds > 0 else 1.0
 
 
 # What can be said of a cut ----------------------------------------------------------------------------------------
@@ -447,6 +474,31 @@ def contrast(parts: Parts, labels: Ints) -> float:
         if same.any() and across.any() and apart[same].mean() > 0:
             ratios.append(apart[across].mean() / apart[same].mean())
     return float(np.mean(ratios)) if ratios else float("nan")
+
+
+def words(test: Mapping[str, float], clients: int, clusters: int) -> str:
+    """Why there are so many clusters, in a sentence without its full stop: `test` has the fields of `Verdict`,
+    `by_shares` and, where it is a number, `contrast`.
+    """
+    p = min(1.0, TESTS * min(test["looks"], test["absent"], test["shares"]))
+    if clusters > 1 and p <= LEVEL:
+        if test["by_shares"]:
+            return f"clients hold their classes in different shares ({_p(p)}), and look alike otherwise"
+        several = []
+        if "contrast" in test and TESTS * test["looks"] <= LEVEL:
+            several.append(f"differ {test['contrast']:.1f} times as much as two parts of one client")
+        if TESTS * test["absent"] <= LEVEL or not several:
+            several.append("have other classes")
+        return f"clients of different clusters {' and '.join(several)} ({_p(p)})"
+    if not test["enough"]:
+        return f"too few rows to tell {clients} clients apart"
+    if p <= LEVEL:
+        return f"the {clients} clients are not all alike ({_p(p)}), but no two clusters of them can be told apart"
+    return f"{clients} clients cannot be told apart ({_p(p)})" if clients > 1 else "there is one client"
+
+
+def _p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def together(parts: Parts, labels: Ints, rng: np.random.Generator, by_shares: bool = False) -> Floats:

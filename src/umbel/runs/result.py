@@ -356,7 +356,10 @@ def _why(algorithm: Algorithm, state: State) -> dict[str, Any]:
     if curve is not None and bool((curve[:, 3] == 1).any()):
         why["score"] = float(curve[curve[:, 3] == 1][0, 2])
         why["tried"] = len(curve)
-        why["words"] = algorithm.why(state)
+    if test := state.evidence.get("test"):
+        why |= {name: float(value) for name, value in test.items()}
+    if words := algorithm.why(state):
+        why["words"] = words
     return why
 
 

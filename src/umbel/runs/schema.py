@@ -98,6 +98,8 @@ RESULT = Table({
         "why": Table({
             "cut": if_there(NUMBER), "score": if_there(NUMBER), "tried": if_there(COUNT), "words": if_there(TEXT),
             "hopkins": if_there(NUMBER), "variation": if_there(ListOf(NUMBER, 2, 2)),
+            **{name: if_there(Number(0, 1)) for name in ("looks", "absent", "shares", "enough", "by_shares")},
+            "contrast": if_there(NUMBER),
         }),
     }),
     "metric": METRIC,

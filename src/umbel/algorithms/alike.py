@@ -1,0 +1,101 @@
+"""What methods share that ask whether clients differ: parts of their rows, what is kept of a test, and newcomers.
+
+The test is one for all methods, whatever they group by (clustering/tested.py); a method brings the tree that is walked.
+Evidence: `parts`, what each client of `parts_of` said of its rows; `part_sizes`, the rows of a part of each kind;
+`test`, what was found; `together`, how steady the clusters are.
+"""
+
+from dataclasses import replace
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from umbel import tree
+from umbel.algorithms.base import Local, State, keeps_norms, travelling
+from umbel.clustering.grouping import joined
+from umbel.clustering.parts import distinct_counts, embedded_parts, raw_parts, read, sizes
+from umbel.clustering.signatures import signature_for
+from umbel.clustering.tested import STEADY, Branch, Cut, contrast, settle, tested, together, words
+from umbel.federation.door import Cohort, Federation
+from umbel.federation.phases import CLUSTERING, SIGNATURE
+from umbel.nets.model import Model
+from umbel.seeds import generator
+from umbel.tree import Params, Tree
+
+SIGNATURE_ROUND = 0  # whenever it is asked for, a signature is drawn from the same stream
+
+
+def deal_for(net: Model) -> str:
+    """How rows are dealt into parts: those of series and texts follow in time, and lie in blocks."""
+    return "blocks" if net.tokens or len(net.shape) == 2 else "random"
+
+
+def described(fed: Federation, ids: Tensor, local: Local, anchor: Params, signature: str = "auto",
+              sized: Tensor | None = None) -> tuple[Tensor, Tree, Tensor]:
+    """Ask for parts of rows: who answered; what, with a leading client axis; the rows of a part of each kind.
+
+    `sized` are those of clients who were asked before; else they follow from these clients' counts.
+    """
+    kind, deal = signature_for(fed.net, signature), deal_for(fed.net)
+    counted = fed.map(distinct_counts, Cohort(ids, SIGNATURE_ROUND, SIGNATURE))
+    counts = counted.answers["counts"].cpu()
+    sized = sizes(counts, deal) if sized is None else sized
+    cohort, rows = Cohort(counted.ids, SIGNATURE_ROUND, SIGNATURE), tuple(sized.tolist())
+    if kind == "embedding":
+        own = ("with_norms",) if keeps_norms(fed.net, local) else ()
+        heard = fed.map(embedded_parts, cohort, shared={"model": travelling(fed.net, local, anchor)}, become=own,
+                        sizes=rows, deal=deal)
+    else:
+        heard = fed.map(raw_parts, cohort, sizes=rows, deal=deal, signature=kind)
+    part = heard.answers["part"]
+    answers = {"vector": part.values.cpu(), "length": part.length, "kind": heard.answers["part_kind"].values.cpu(),
+               "counts": counts[torch.isin(counted.ids, heard.ids)]}
+    return heard.ids, answers, sized
+
+
+def cut_by_tests(answers: Tree, start: Branch | list[Branch], seed: int) -> Cut:
+    """Clusters of described clients, along a method's tree."""
+    return tested(read(answers), start, generator(seed, "tests"))
+
+
+def found(cut: Cut, answers: Tree, seed: int) -> Tree:
+    """What is kept of a cut: `test` and, where there are clusters and not too many clients to try again, `together`."""
+    parts = read(answers)
+    numbers = {**cut.root._asdict(), "by_shares": cut.by_shares, "contrast": contrast(parts, cut.labels)}
+    evidence: Tree = {"test": {name: torch.tensor(float(value), dtype=torch.float64)
+                               for name, value in numbers.items() if isfinite(value)}}
+    if cut.labels.any() and len(cut.labels) <= STEADY:
+        steady = together(parts, cut.labels, generator(seed, "bootstrap"), cut.by_shares)
+        evidence["together"] = torch.from_numpy(steady)
+    return evidence
+
+
+def joining(known: Tree, labels: Tensor, newcomers: Tree, clusters: int, names: list[str], seed: int,
+            by_shares: bool) -> Tensor:
+    """The clusters of newcomers, (m,): the nearest that tests cannot tell them from, or new ones behind the others."""
+    rng = generator(seed, "settle", *names)
+    return torch.from_numpy(settle(read(known), labels.numpy(), read(newcomers), clusters, rng, by_shares))
+
+
+def join(fed: Federation, state: State, newcomers: Cohort, local: Local, signature: str = "auto") -> State:
+    """Newcomers say the same of their rows as the others did. Who comes again is known by its new rows alone."""
+    evidence, labels = state.evidence, state.labels.clone()
+    anchor = tree.to(evidence["anchor"], fed.device)
+    who, answers, _ = described(fed, newcomers.ids, local, anchor, signature, evidence["part_sizes"])
+    stay = ~torch.isin(evidence["parts_of"], who)
+    known, theirs = evidence["parts_of"][stay], tree.take(evidence["parts"], stay)
+    clusters = tree.count(state.models)
+    with fed.timing(CLUSTERING):
+        labels[who] = joining(theirs, labels[known], answers, clusters, [fed.names[i] for i in who.tolist()],
+                              fed.seed, bool(evidence["test"]["by_shares"]))
+    state = state.grow(evidence["anchor"], max(0, int(labels.max()) + 1 - clusters))
+    more = {"parts": joined(theirs, answers), "parts_of": torch.cat([known, who])}
+    return replace(state, labels=labels, evidence=evidence | more)
+
+
+def why(state: State) -> str:
+    """The reason of a cut by tests, in a sentence without its full stop."""
+    parts_of, test = state.evidence["parts_of"], state.evidence["test"]
+    placed = state.labels[parts_of]
+    return words({name: float(value) for name, value in test.items()}, len(placed), len(set(placed.tolist())))
