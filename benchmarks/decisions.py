@@ -237,7 +237,7 @@ def over_splitting() -> Iterator[tuple[Case, int]]:
     kinds = ("rotations", "pairs", "meanings", "shares")
     for groups, members in ((2, 2), (3, 2), (4, 5)):
         truth = tuple(np.repeat(range(groups), members).tolist())
-        for draw in range(100):
+        for draw in range(200):
             rows = (60, 100, 200)[draw // len(kinds) % 3]
             yield Case(("mnist", "fashion-mnist")[draw % 2], kind=kinds[draw // 2 % len(kinds)], truth=truth, rows=rows,
                        unequal=draw // 8 % 4 == 3), draw
