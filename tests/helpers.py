@@ -131,6 +131,15 @@ def _pretrained(model: int) -> tuple[int, int]:
     return _training(N + M, model)  # one round with everybody, one with the cohort
 
 
+def _tested() -> tuple[int, int]:
+    """What tests ask of everybody: three counts; parts of at least two rows of a class, five numbers and a class each."""
+    people = tiny_population()
+    counts = np.array([np.bincount(people.pool.y[rows], minlength=CLASSES) for rows in people.train])
+    rows = np.maximum(2, np.quantile(counts, 0.2, axis=0) // 4)
+    parts = int(np.minimum(8, counts // rows).sum())
+    return 0, N * 3 * 8 + parts * (5 * 4 + 8)
+
+
 ONE = {"cut": "count", "clusters": 1}
 ALL: dict[str, Entry] = {
     "fedavg": Entry(lambda local, truth: FedAvg(local=local), _averaging, lambda local, n: FedAvg(local=local)),
@@ -148,16 +157,17 @@ ALL: dict[str, Entry] = {
     "solo": Entry(lambda local, truth: Solo(local=local), lambda model: (0, 2 * M * 8)),
     "oracle": Entry(lambda local, truth: Oracle(truth, local=local), _averaging,
                     lambda local, n: Oracle((0,) * n, local=local), finds_truth=True),
-    "pacfl": Entry(  # three vectors of nine numbers with their class, and the size
-        lambda local, truth: PACFL(local=local), lambda model: _plus((0, N * (3 * (36 + 8) + 8)), _averaging(model)),
+    "pacfl": Entry(  # a vector of nine numbers of each class, and three counts
+        lambda local, truth: PACFL(local=local),
+        lambda model: _plus((0, N * (3 * (36 + 8) + 8 + 24)), _tested(), _averaging(model)),
         lambda local, n: PACFL(**ONE, local=local), finds_truth=True),
     "flag": Entry(  # every client holds three classes: a vector of each, three counts, one update
-        lambda local, truth: FLAG(gradient_epochs=2, cut="gap", local=local),
-        lambda model: _plus((0, N * (3 * (36 + 8) + 8 + 24)), _training(N, model), _averaging(model)),
+        lambda local, truth: FLAG(gradient_epochs=2, local=local),
+        lambda model: _plus((0, N * (3 * (36 + 8) + 8 + 24)), _tested(), _training(N, model), _averaging(model)),
         lambda local, n: FLAG(gradient_epochs=2, **ONE, local=local), finds_truth=True),
     "fedclust": Entry(
         lambda local, truth: FedClust(warmup=4, local=local),
-        lambda model: _plus((N * model, N * (HEAD + 8)), _averaging(model)),
+        lambda model: _plus((N * model, N * (HEAD + 8)), _tested(), _averaging(model)),
         lambda local, n: FedClust(warmup=2, **ONE, local=local), finds_truth=True),
     "cflgt": Entry(  # a trajectory is 2 x 3 float32
         lambda local, truth: CFLGT(pretrain=1, gate=0.0, local=local),
@@ -176,7 +186,8 @@ ALL: dict[str, Entry] = {
     "fedsoft": Entry(  # two centres and two shares down
         lambda local, truth: FedSoft(2, local=local),
         lambda model: _plus((N * 2 * model, N * 24), (2 * M * (2 * model + 16), 2 * M * (model + 8)))),
-    "flhc": Entry(lambda local, truth: FLHC(pretrain=1, local=local), _pretrained,
+    "flhc": Entry(lambda local, truth: FLHC(pretrain=1, local=local),
+                  lambda model: _plus(_tested(), _pretrained(model)),
                   lambda local, n: FLHC(pretrain=1, **ONE, local=local), finds_truth=True),
     "fedsem": Entry(  # in round 0 the cohort's local models are clustered; the other three are placed in round 1
         lambda local, truth: FedSEM(2, local=local),

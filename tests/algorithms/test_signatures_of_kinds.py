@@ -128,7 +128,8 @@ def test_pacfl_groups_by_every_signature_that_fits(signature, kind, by_class):
     says = {(True, "raw"): "take signature=", (False, "counts"): "take signature="}.get((names, signature))
     if by_class and kind == "regression":
         says = says or "class by class, and the targets are none"
-    method = umbel.PACFL(signature=signature, rank=1, cut="count", clusters=2, per_class=by_class, local=LOCAL)
+    method = umbel.PACFL(signature=signature, rank=1, angle="mean", cut="count", clusters=2, per_class=by_class,
+                         local=LOCAL)
     if says:
         net, people = federation(kind)
         with pytest.raises(umbel.UmbelError, match=says):
@@ -143,12 +144,12 @@ def test_the_model_that_embeds_travels_and_is_billed():
     """Down to everybody, once; up go at most `rank` vectors of as many numbers as enter the head."""
     net, people = federation("texts")
     fed = ENGINES["loop"](net, people, SEED)
-    umbel.PACFL(rank=2, local=LOCAL).init(fed, SEED)
+    umbel.PACFL(rank=2, cut="silhouette", local=LOCAL).init(fed, SEED)
     moved = ledger.summary(ledger.totals(fed.ledger.lines))
     assert moved["down"] == len(SIZES) * 4 * net.parameters
     assert moved["up"] == len(SIZES) * (2 * (4 * 8 + 8) + 8)
     fed = ENGINES["loop"](net, people, SEED)
-    umbel.PACFL(signature="counts", rank=1, local=LOCAL).init(fed, SEED)
+    umbel.PACFL(signature="counts", rank=1, cut="silhouette", local=LOCAL).init(fed, SEED)
     moved = ledger.summary(ledger.totals(fed.ledger.lines))
     assert (moved["down"], moved["up"]) == (0, len(SIZES) * (4 * VOCABULARY + 8 + 8))
 
@@ -158,7 +159,8 @@ def test_norms_that_stay_at_the_clients_do_not_travel_to_embed():
     def network():
         return nn.Sequential(nn.Flatten(), nn.Linear(9, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     fed = umbel.simulate(tiny_population(), model=network, device="cpu")
-    method = umbel.PACFL(signature="embedding", local=umbel.Local(epochs=1, norms="private"))
+    method = umbel.PACFL(signature="embedding", angle="mean", cut="silhouette",
+                         local=umbel.Local(epochs=1, norms="private"))
     method.init(fed, SEED)
     travelling = fed.net.parameters - 4 * 8  # weight, bias, mean and variance of each
     assert ledger.summary(ledger.totals(fed.ledger.lines))["down"] == len(SIZES) * 4 * travelling

@@ -41,6 +41,8 @@ RARER = 3.0  # times: how much smaller a client's share of a kind may be than ev
 SURE = 200  # draws after which a statistic that is TIGHT standard deviations away needs no more of them
 SURE_OF_ALL = 3999  # of all clients: their p-values are told, and can be below 0.001
 TIGHT = 9.0
+FAR = 0.6  # of the least distance between clusters: who is nearer to one than that founds none
+ALONE = 0.1  # the same where there is but one cluster, in units of the mean distance between parts
 STANDS = 64  # parts of a kind that stand for a cluster when somebody comes: a newcomer has at most 8
 AT_ONCE = 2**21  # numbers that are gathered at a time
 BOOTSTRAPS = 40
@@ -406,30 +408,45 @@ def settle(known: Parts, labels: Ints, newcomers: Parts, clusters: int, rng: np.
            by_shares: bool = False) -> Ints:
     """(m,) the clusters of newcomers, one after the other: the nearest that a test cannot tell them from.
 
-    Who is told from all of them founds a cluster, which the next ones may join; these have the numbers from `clusters`
-    on. Parts are of one size, so neither a newcomer's size nor the clusters' matter. Who has too few rows to be told
-    apart joins the nearest. Known clients with the label -1 count for nobody.
+    Who is told from all of them *and* is at least FAR times as far from the nearest as the nearest two clusters are
+    from each other founds a cluster, which the next ones may join; these have the numbers from `clusters` on. (Clients
+    of life nearly always differ a little, and a founder's model knows its rows alone.) Parts are of one size, so neither a newcomer's
+    size nor the clusters' matter. Who has too few rows to be told apart joins the nearest. Known clients with the
+    label -1 count for nobody.
     """
     tests: tuple[Test, ...] = (shares,) if by_shares else (looks, absent)
+
+    def apart(some: list[Parts]) -> Floats:
+        together = _side_by_side(some)
+        return mixtures(together.counts) if by_shares else energy(together)
+
     stands = {label: _as_one(known.of(np.flatnonzero(labels == label)), rng) for label in sorted({*labels.tolist()})
               if label >= 0}
+    between = apart(list(stands.values()))
+    far = FAR * float(between[~np.eye(len(between), dtype=bool)].min()) if len(stands) > 1 else ALONE
     answer = np.empty(len(newcomers.counts), dtype=np.int64)
     for i in range(len(answer)):
         one = newcomers.of(np.array([i]))
-        for label in sorted(stands, key=lambda label: _farness(stands[label], one, by_shares)):
-            if all(test(_beside(stands[label], one), LEVEL / TESTS, rng, SURE) > LEVEL / TESTS for test in tests):
-                break
-        else:
-            label, clusters = clusters, clusters + 1
-        answer[i] = label
-        stands[label] = _as_one(_beside(stands[label], one), rng) if label in stands else one
+        nearest = sorted(stands, key=lambda label: _farness(stands[label], one, by_shares))
+        alike = (label for label in nearest
+                 if all(test(_side_by_side([stands[label], one]), LEVEL / TESTS, rng, SURE) > LEVEL / TESTS
+                        for test in tests))
+        joined = next(alike, None)
+        if joined is None and nearest and apart([stands[nearest[0]], one])[0, 1] < far:
+            joined = nearest[0]
+        if joined is None:
+            joined, clusters = clusters, clusters + 1
+        answer[i] = joined
+        stands[joined] = _as_one(_side_by_side([stands[joined], one]), rng) if joined in stands else one
     return answer
 
 
-def _beside(one: Parts, other: Parts) -> Parts:
-    """Two Parts of one client each, or of some taken for one, as those of two clients."""
-    return Parts(np.repeat([0, 1], [len(one.owner), len(other.owner)]), np.concatenate([one.kind, other.kind]),
-                 np.concatenate([one.vector, other.vector]), np.concatenate([one.counts, other.counts]))
+def _side_by_side(some: list[Parts]) -> Parts:
+    """Parts of one client each, or of some taken for one, as those of as many clients."""
+    if not some:
+        return Parts(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty((0, 1)), np.empty((0, 1), int))
+    return Parts(np.repeat(np.arange(len(some)), [len(one.owner) for one in some]),
+                 *(np.concatenate([one[field] for one in some]) for field in (1, 2, 3)))
 
 
 def _as_one(parts: Parts, rng: np.random.Generator) -> Parts:
