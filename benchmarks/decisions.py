@@ -9,10 +9,13 @@ distances.
 """
 
 import json
+import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -25,13 +28,16 @@ from rich.table import Table
 from sklearn.metrics import adjusted_rand_score
 
 import umbel
-from umbel.clustering import parts, tested
+from umbel.algorithms.alike import cut_by_tests, described
+from umbel.clustering import tested
+from umbel.clustering.parts import read
 from umbel.data import shift
-from umbel.federation.phases import SIGNATURE
+from umbel.federation.phases import ADMIT
 from umbel.seeds import generator
 
 Ints = NDArray[np.int64]
 SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
+FLAGS = 20_000  # rows that the scenario flag deals out here
 
 
 # Federations ------------------------------------------------------------------------------------------------------
@@ -59,7 +65,7 @@ def _more(group: int, classes: int) -> Ints:
 
 KINDS = {
     "alike": Kind(lambda g, c: None, lambda g: ""),
-    "rotations": Kind(lambda g, c: None, lambda g: shift.ROTATIONS[g % 4]),
+    "rotations": Kind(lambda g, c: None, lambda g: (*shift.ROTATIONS, "erode")[g]),
     "meanings": Kind(lambda g, c: None, lambda g: ("", *shift.SWAPS)[g]),
     "pairs": Kind(_only, lambda g: ""),
     "shares": Kind(_more, lambda g: ""),
@@ -110,6 +116,8 @@ class Case:
     rows: int = 0  # of a client
     unequal: bool = False  # sizes from half to twice as many
     balanced: bool = False
+    late: tuple[int, ...] = ()  # groups of who comes in round 1 ...
+    late_rows: int = 0
 
     @property
     def name(self) -> str:
@@ -119,41 +127,94 @@ class Case:
         how = "".join(word for word, on in ((" unequal", self.unequal), (" balanced", self.balanced)) if on)
         groups = np.bincount(self.truth)
         each = f"{len(groups)}x{groups[0]}" if len(groups) > 1 else str(len(self.truth))
-        return f"{self.data} {self.kind} {each}x{self.rows}{how}"
+        coming = f" + {len(self.late)}x{self.late_rows}" if self.late else ""
+        return f"{self.data} {self.kind} {each}x{self.rows}{how}{coming}"
 
     def federation(self, seed: int) -> umbel.Federation:
         """The same for the same name and seed."""
         if self.scenario:
             data = self.data if self.scenario.startswith("mix") else rows_of(self.data)
+            if self.scenario.startswith("flag"):
+                data = replace(data, x_train=data.x_train[:FLAGS], y_train=data.y_train[:FLAGS])
             return umbel.simulate(data, scenario=self.scenario, clients=self.clients, model="mlp", seed=seed,
                                   device="cpu")
         rng = generator(seed, "decisions", self.name)
         sizes = [self.rows] * len(self.truth)
         if self.unequal:
             sizes = np.round(self.rows * 2.0 ** rng.uniform(-1, 1, len(self.truth))).astype(int).tolist()
-        drawn = population(self.data, self.kind, list(self.truth), sizes, rng, self.balanced)
+        sizes += [self.late_rows] * len(self.late)
+        drawn = population(self.data, self.kind, [*self.truth, *self.late], sizes, rng, self.balanced)
+        if self.late:
+            drawn = replace(drawn, joins=np.repeat([0, 1], [len(self.truth), len(self.late)]))
         return umbel.simulate(drawn, model="mlp", seed=seed, device="cpu")
 
 
-# The test alone ---------------------------------------------------------------------------------------------------
+# Methods, as far as their clusters -------------------------------------------------------------------------------
+
+LOCAL = umbel.Local(lr=0.05, epochs=2, batch=50)  # cheap, and enough for signatures of an MLP
+SHORT = {"pretrain": 2, "local": LOCAL}
+METHODS: dict[str, Callable[[], umbel.Algorithm]] = {
+    "pacfl": lambda: umbel.PACFL(local=LOCAL),
+    "flag": lambda: umbel.FLAG(gradient_epochs=5, local=LOCAL),
+    "fedclust": lambda: umbel.FedClust(warmup=5, local=LOCAL),
+    "flhc": lambda: umbel.FLHC(**SHORT),
+    # What was the default before clusters rested on tests.
+    "pacfl.before": lambda: umbel.PACFL(angle="mean", cut="silhouette", local=LOCAL),
+    "flag.before": lambda: umbel.FLAG(gradient_epochs=5, cut="sweep", rule="both", local=LOCAL),
+    "fedclust.before": lambda: umbel.FedClust(warmup=5, cut="silhouette", local=LOCAL),
+    "flhc.before": lambda: umbel.FLHC(cut="silhouette", **SHORT),
+}
+ALL = [name for name in METHODS if not name.endswith("before")]
 
 
-def parts_of(fed: umbel.Federation) -> parts.Parts:
-    cohort = umbel.Cohort(torch.arange(len(fed.names)), 0, SIGNATURE)
-    counts = fed.map(parts.distinct_counts, cohort).answers["counts"]
-    sizes = tuple(parts.sizes(counts).tolist())
-    heard = fed.map(parts.raw_parts, cohort, sizes=sizes).answers
-    return parts.read(heard["part"], heard["part_kind"].values, counts)
+def remembering(fed: umbel.Federation) -> umbel.Federation:
+    """The same clients, who answer a question that they were asked before at once: tasks draw no randomness."""
+    answers: dict[bytes, umbel.Heard] = {}
+    ask = fed.map
+
+    def again(task: Any, cohort: umbel.Cohort, **asked: Any) -> umbel.Heard:
+        name = blake2b(pickle.dumps((task.name, cohort.phase, cohort.round, cohort.ids.tolist(), _plain(asked))))
+        if (digest := name.digest()) not in answers:
+            answers[digest] = ask(task, cohort, **asked)
+        return answers[digest]
+
+    fed.map = again  # type: ignore[method-assign]
+    return fed
+
+
+def _plain(value: Any) -> Any:
+    """What a question holds, as values that pickle in one way."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu().numpy().tobytes()
+    if isinstance(value, dict):
+        return [(name, _plain(part)) for name, part in sorted(value.items())]
+    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def formed(method: umbel.Algorithm, fed: umbel.Federation) -> umbel.State:
+    """A method until its clusters are there, everybody placed."""
+    everybody = fed.online.nonzero().flatten()
+    state = method.init(fed, fed.seed)
+    for index in range(method.pretrain):
+        state = method.round(fed, state, umbel.Cohort(everybody, index))
+    waiting = (fed.online & (state.labels < 0)).nonzero().flatten()
+    return method.admit(fed, state, umbel.Cohort(waiting, method.pretrain, ADMIT)) if len(waiting) else state
 
 
 def core(fed: umbel.Federation) -> tuple[Ints, dict[str, Any]]:
-    of = parts_of(fed)
-    cut = tested.tested(of, [np.arange(len(fed.names))], tested.energy(of), generator(fed.seed, "tested"))
-    return cut.labels, {"looks": cut.root.looks, "absent": cut.root.absent, "shares": cut.root.shares,
-                        "enough": cut.root.enough, "by_shares": cut.by_shares}
+    """The test on parts alone, along the tree of their own distances; the root is the same for every method."""
+    _, answers, _ = described(fed, torch.arange(len(fed.names)), LOCAL, fed.net.init(fed.seed))
+    cut = cut_by_tests(answers, tested.by_distance(tested.energy(read(answers))), fed.seed)
+    said = {"looks": cut.root.looks, "absent": cut.root.absent, "shares": cut.root.shares, "enough": cut.root.enough}
+    return cut.labels, said | {"differ": cut.root.differ, "by_shares": cut.by_shares}
 
 
-METHODS: dict[str, Callable[[umbel.Federation], tuple[Ints, dict[str, Any]]]] = {"core": core}
+def clusters_of(name: str, fed: umbel.Federation) -> tuple[Ints, dict[str, Any]]:
+    """Whom a method puts together, and what else there is to say."""
+    if name == "core":
+        return core(fed)
+    state = formed(METHODS[name](), fed)
+    return state.labels.numpy(), {name: float(value) for name, value in state.evidence.get("test", {}).items()}
 
 
 # Suites -----------------------------------------------------------------------------------------------------------
@@ -176,102 +237,162 @@ def over_splitting() -> Iterator[tuple[Case, int]]:
     kinds = ("rotations", "pairs", "meanings", "shares")
     for groups, members in ((2, 2), (3, 2), (4, 5)):
         truth = tuple(np.repeat(range(groups), members).tolist())
-        for draw in range(100):
+        for draw in range(200):
             rows = (60, 100, 200)[draw // len(kinds) % 3]
             yield Case(("mnist", "fashion-mnist")[draw % 2], kind=kinds[draw // 2 % len(kinds)], truth=truth, rows=rows,
                        unequal=draw // 8 % 4 == 3), draw
 
 
 POWER = {
-    "flag:labels=0.2,alpha=0.25,groups=3": 60, "flag:labels=0.3,alpha=0.25,groups=3": 60,
-    "flag:labels=0.2,alpha=0.25,groups=7": 60, "flag:labels=0.3,alpha=0.25,groups=7": 60,
-    "flag:labels=0.2,alpha=0.25,groups=16": 100, "flag:labels=0.3,alpha=0.25,groups=16": 100,
-    **{f"{scenario}:per_label={each}": 36 for scenario in ("rotation-4", "swap-6", "feature-3", "label-4")
-       for each in (10, 20, 100)},
-    "flag:labels=0.3,groups=3+rotation-4": 96, "flag:labels=0.3,groups=4+rotation-4": 96,
+    "fashion-mnist": {f"flag:labels=0.3,alpha=0.25,groups={groups}": clients
+                      for groups, clients in ((3, 60), (7, 60), (16, 100))},
+    "cifar10": {"flag:labels=0.2,alpha=0.25,groups=7": 60},
+    "mnist": {f"{scenario}:per_label={each}": 36 for each in (10, 20, 100)
+              for scenario in ("rotation-4", "swap-6", "feature-3", "label-4")}
+             | {f"flag:labels=0.3,groups={groups}+rotation-4": 96 for groups in (3, 4)},
+    "mix-4": {"mix-4": 50},
 }
+FEW = ((0, 0, 1, 1), (0, 0, 0, 1, 1, 1), (0, 0, 1, 1, 2, 2), (0, 1, 2, 3))
 
 
 def power() -> Iterator[tuple[Case, int]]:
-    """Groups that are there."""
+    """Groups that are there. Flag deals out 20,000 rows, so that a client has 200 to 333."""
     for draw in range(100):
-        for data in ("mnist", "fashion-mnist", "cifar10"):
-            for scenario, clients in POWER.items():
-                if data != "cifar10" or scenario.startswith("flag:labels=0.2"):
-                    yield Case(data, scenario, clients), draw
-        yield Case("mix-4", "mix-4", 50), draw
-        for data in ("mnist", "fashion-mnist"):
-            for truth in ((0, 0, 1, 1), (0, 0, 0, 1, 1, 1), (0, 0, 1, 1, 2, 2), (0, 1, 2, 3)):
-                for kind in ("rotations", "pairs"):
-                    yield Case(data, kind=kind, truth=truth, rows=100), draw
+        for data, cases in POWER.items():
+            for scenario, clients in cases.items():
+                yield Case(data, scenario, clients), draw
+        for truth in FEW:
+            for kind in ("rotations", "pairs"):
+                yield Case("mnist", kind=kind, truth=truth, rows=100), draw
+
+
+ALIKE = ("false-alarms", "balanced")
+def newcomers() -> Iterator[tuple[Case, int]]:
+    """Members of 35 rows in four groups, and who comes later: 40 of each size, and 20 like nobody (group 4)."""
+    truth = tuple(np.repeat(range(4), 8).tolist())
+    for draw in range(100):
+        for kind in ("rotations", "pairs"):
+            for rows in (20, 40, 60, 120):
+                late = tuple((np.arange(40) % 4).tolist())
+                yield Case("mnist", kind=kind, truth=truth, rows=35, late=late, late_rows=rows), draw
+            yield Case("mnist", kind=kind, truth=truth, rows=35, late=(4,) * 20, late_rows=60), draw
 
 
 SUITES: dict[str, Callable[[], Iterator[tuple[Case, int]]]] = {
     "false-alarms": false_alarms, "balanced": lambda: false_alarms(balanced=True), "over-splitting": over_splitting,
-    "power": power,
+    "power": power, "newcomers": newcomers,
 }
 
 
 def split_further(truth: Ints, labels: Ints) -> bool:
+    """Whether some true group lies in several clusters."""
     return any(len(set(labels[truth == group].tolist())) > 1 for group in np.unique(truth))
 
 
-def trial(case: Case, seed: int, method: str) -> dict[str, Any]:
-    fed = case.federation(seed)
+def coming(case: Case, fed: umbel.Federation, name: str) -> dict[str, Any]:
+    """How many newcomers join the cluster of their group; of those like nobody, each by itself, how many found one."""
+    fed.arrive(0)
+    method, members = METHODS[name](), len(case.truth)
+    state = formed(method, fed)
+    early = state.labels[:members].tolist()
+    fed.arrive(1)
+    later = torch.arange(members, members + len(case.late))
+    if case.late[0] >= len(set(case.truth)):
+        after = [int(method.admit(fed, state, umbel.Cohort(one[None], 1, ADMIT)).labels[one]) for one in later]
+        right = sum(label > max(early) for label in after)
+    else:
+        after = method.admit(fed, state, umbel.Cohort(later, 1, ADMIT)).labels[later].tolist()
+        homes = {group: Counter(label for label, of in zip(early, case.truth, strict=True) if of == group)
+                 for group in set(case.truth)}
+        right = sum(label == homes[group].most_common(1)[0][0] for label, group in zip(after, case.late, strict=True))
+    return {"right": right, "of": len(case.late), "clusters": max(early) + 1,
+            "ari": round(float(adjusted_rand_score(case.truth, early)), 4)}
+
+
+def trials(suite: str, case: Case, seed: int, methods: list[str]) -> Iterator[dict[str, Any]]:
+    """One federation and some methods.
+
+    Where the test of the parts does not tell any clients apart, every method answers one cluster: among alike clients
+    that is taken as read, but for every tenth seed.
+    """
+    fed = remembering(case.federation(seed))
     truth = np.asarray(fed.provenance.truth)
-    start = time.perf_counter()
-    labels, said = METHODS[method](fed)
-    return {"clusters": int(labels.max()) + 1, "ari": round(float(adjusted_rand_score(truth, labels)), 4),
-            "true": len(np.unique(truth)), "further": split_further(truth, labels),
-            "seconds": round(time.perf_counter() - start, 2), **said}
+    differ = True
+    for name in methods:
+        start = time.perf_counter()
+        if suite == "newcomers":
+            yield {"case": case.name, "seed": seed, "method": name, "group": case.name, **coming(case, fed, name)}
+            continue
+        asked = differ or seed % 10 == 0 or name.endswith("before")
+        labels, said = clusters_of(name, fed) if asked else (np.zeros(len(truth), dtype=np.int64), {})
+        if name == "core" and suite in ALIKE:
+            differ = said["differ"]
+        yield {"case": case.name, "seed": seed, "method": name, "group": group_of(suite, case),
+               "clusters": int(labels.max()) + 1, "ari": round(float(adjusted_rand_score(truth, labels)), 4),
+               "true": len(np.unique(truth)), "further": split_further(truth, labels), "run": asked,
+               "seconds": round(time.perf_counter() - start, 2), **said}
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
 
 
-def table(suite: str, found: list[dict[str, Any]], console: Console) -> None:
+def table(suite: str, found: list[dict[str, Any]]) -> Table:
+    """What a suite says."""
     shown = Table(box=None, title=suite)
-    columns = {"false-alarms": ("trials", "split", "too few", "looks", "absent", "shares"),
-               "balanced": ("trials", "split", "too few", "looks", "absent", "shares"),
-               "over-splitting": ("trials", "split further", "ARI"),
-               "power": ("true", "clusters", "ARI", "least", "seconds")}[suite]
-    for column in ("method", "case", *columns):
+    methods = list(dict.fromkeys(line["method"] for line in found))
+    for column in ("", *methods) if suite in CELLS else ("method", "", *COLUMNS[suite]):
         shown.add_column(column, no_wrap=True)
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for line in found:
-        groups.setdefault((line["method"], line["group"]), []).append(line)
-    if suite != "power":
-        for method in dict.fromkeys(line["method"] for line in found):
-            groups[method, "all"] = [line for line in found if line["method"] == method]
-    for (method, group), lines in groups.items():
-        n = str(len(lines))
-        if suite in ("false-alarms", "balanced"):
-            told = [sum(line.get(test, 1) <= tested.LEVEL / tested.TESTS for line in lines)
-                    for test in ("looks", "absent", "shares")]
-            row = [n, str(sum(line["clusters"] > 1 for line in lines)),
-                   str(sum(not line.get("enough", True) for line in lines)), *map(str, told)]
-        elif suite == "over-splitting":
-            row = [n, str(sum(line["further"] for line in lines)), f"{np.mean([line['ari'] for line in lines]):.3f}"]
-        else:
-            aris = [line["ari"] for line in lines]
-            row = [str(lines[0]["true"]), f"{np.mean([line['clusters'] for line in lines]):.1f}",
-                   f"{np.mean(aris):.3f}", f"{min(aris):.2f}", f"{np.mean([line['seconds'] for line in lines]):.1f}"]
-        shown.add_row(method, group, *row)
-    console.print(shown)
+        groups.setdefault(line["group"], []).append(line)
+    if suite in CELLS:
+        for group, lines in groups.items():
+            seeds = len({line["seed"] for line in lines})
+            shown.add_row(f"{group} ({seeds} seeds)",
+                          *(CELLS[suite]([line for line in lines if line["method"] == name]) for name in methods))
+        return shown
+    for name in methods:
+        for group, lines in (groups | {"all": found}).items():
+            mine = [line for line in lines if line["method"] == name]
+            shown.add_row(name, group, str(len(mine)), *(str(sum(told(line) for line in mine))
+                                                         for told in COLUMNS[suite].values()))
+    return shown
+
+
+def _power(lines: list[dict[str, Any]]) -> str:
+    aris = [line["ari"] for line in lines]
+    return f"{np.mean([line['clusters'] for line in lines]):.1f}  {np.mean(aris):.3f}" if lines else ""
+
+
+def _joined(lines: list[dict[str, Any]]) -> str:
+    right, of = (sum(line[name] for line in lines) for name in ("right", "of"))
+    return f"{right} of {of}" if lines else ""
+
+
+CELLS = {"power": _power, "newcomers": _joined}  # a column for each method
+
+
+def _below(test: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda line: line.get(test, 1) <= tested.LEVEL / tested.TESTS
+
+
+SPLITS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "split": lambda line: line["clusters"] > 1, "too few": lambda line: not line.get("enough", True),
+    "looks": _below("looks"), "absent": _below("absent"), "shares": _below("shares"), "run": lambda line: line["run"]}
+COLUMNS = {"false-alarms": SPLITS, "balanced": SPLITS,
+           "over-splitting": {"split further": lambda line: line["further"], "exact": lambda line: line["ari"] == 1}}
 
 
 def group_of(suite: str, case: Case) -> str:
     """What a line of the table is about."""
-    if suite in ("false-alarms", "balanced"):
+    if suite in ALIKE:
         return f"{len(case.truth)} x {case.rows}"
-    if suite == "over-splitting":
-        return case.name.split()[2].rpartition("x")[0]
-    return case.name
+    return case.name.split()[2].rpartition("x")[0] if suite == "over-splitting" else case.name
 
 
 def main(
     suite: Annotated[str, typer.Argument(help=", ".join(SUITES))],
-    method: Annotated[list[str], typer.Option(help=", ".join(METHODS))] = ["core"],  # noqa: B006
+    method: Annotated[list[str], typer.Option(help=f"core, {', '.join(METHODS)}; all = those of today.")] = ["core"],  # noqa: B006
     seeds: Annotated[str, typer.Option(help="FIRST:END, one draw of each case a seed.")] = "100:120",
     only: Annotated[str, typer.Option(help="Only cases whose name contains this text.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of the lines.")] = Path("runs/decisions"),
@@ -282,23 +403,22 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{suite}.jsonl"
     done = {}
-    if path.exists():
-        for text in path.read_text().splitlines():
-            line = json.loads(text)
-            done[line["case"], line["seed"], line["method"]] = line
+    for text in path.read_text().splitlines() if path.exists() else ():
+        line = json.loads(text)
+        done[line["case"], line["seed"], line["method"]] = line
+    methods = list(dict.fromkeys(name for each in method for name in (["core", *ALL] if each == "all" else [each])))
     found = []
-    for case, draw in SUITES[suite]():
-        if first + draw >= end or only not in case.name:
+    for case, draw in sorted(SUITES[suite](), key=lambda one: one[1]):
+        seed = first + draw
+        if seed >= end or only not in case.name:
             continue
-        for name in method:
-            which = (case.name, first + draw, name)
-            if which not in done:
-                done[which] = dict(zip(("case", "seed", "method"), which, strict=True)) | {
-                    "group": group_of(suite, case), **trial(case, first + draw, name)}
+        if any((case.name, seed, name) not in done for name in methods):
+            for line in trials(suite, case, seed, methods):
                 with path.open("a") as file:
-                    file.write(json.dumps(done[which]) + "\n")
-            found.append(done[which])
-    table(suite, found, Console(width=150))
+                    file.write(json.dumps(line) + "\n")
+                done[case.name, seed, line["method"]] = line
+        found += [done[case.name, seed, name] for name in methods]
+    Console(width=200).print(table(suite, found))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from umbel.clustering import tested
 from umbel.clustering.parts import Parts
 from umbel.clustering.tested import (
     LEVEL,
+    RARER,
     TESTS,
     absent,
     by_distance,
@@ -18,8 +19,8 @@ from umbel.clustering.tested import (
     energy,
     looks,
     mixtures,
-    settle,
     reachable,
+    settle,
     shares,
     together,
     tree_of,
@@ -157,25 +158,45 @@ def expected(counts):
     return np.outer(np.sum(counts, 1), np.sum(counts, 0)) / np.sum(counts)
 
 
-@pytest.mark.parametrize("counts", [[[4, 0], [1, 3]], [[3, 0, 1], [0, 2, 0], [1, 1, 0]]])
-def test_absent_counts_what_is_missing_by_the_rows_that_were_due(counts):
-    """Against all ways to deal the rows out."""
-    due = expected(counts)
-    def missing(table):
-        return (due * (table == 0)).sum()
-    exact = np.mean([missing(table) >= missing(np.array(counts)) - 1e-9 for table in every_table(counts)])
-    assert mean_p(absent, with_counts(*counts), times=200) == pytest.approx((1 + 399 * exact) / 400, rel=0.1)
+@pytest.mark.parametrize("counts", [[[14, 0], [1, 13]], [[13, 0, 1], [0, 12, 0], [11, 11, 0]]])
+def test_absent_is_the_chance_of_as_much_surprise(counts):
+    """Each absence has the chance (1 - share / 3) ^ rows; all ways in which kinds can be missing are added up."""
+    share = np.sum(counts, 0) / np.sum(counts) / RARER
+    chance = np.ravel([(1 - share) ** rows for rows in np.sum(counts, 1)])
+    missing = np.ravel(counts) == 0
+    true, exact = -np.log(chance)[missing].sum(), 0.0
+    for which in product([False, True], repeat=len(chance)):
+        if -np.log(chance)[list(which)].sum() >= true - 1e-9:
+            exact += np.prod(np.where(which, chance, 1 - chance))
+    assert 0.001 < exact < 0.5
+    found = mean_p(absent, with_counts(*counts), times=400)
+    assert found == pytest.approx((1 + 399 * exact) / 400, rel=0.1)
+
+
+def test_absent_errs_less_than_its_level_says_where_rows_are_dealt_at_random():
+    """Of 300 draws with kinds of which some clients have none, none is rejected at 5 %; exactly a third at most may."""
+    shares_of = np.array([0.6, 0.3, 0.07, 0.03])
+    tables = [rng(seed).multinomial(20, shares_of, size=6) for seed in range(300)]
+    assert sum((table == 0).any() for table in tables) > 250
+    assert sum(absent(with_counts(*table), 0.05, rng(seed)) <= 0.05 for seed, table in enumerate(tables)) <= 5
 
 
 def test_a_kind_that_nobody_lacks_tells_nobody_apart():
-    """Nor does one that a client of two rows lacks among clients of a hundred."""
+    """Nor does one that a client of two rows lacks among clients of a hundred; of forty rows it does."""
     assert absent(with_counts([90, 1], [1, 90]), 0.01, rng()) == 1
     assert absent(with_counts([50, 50], [50, 50], [2, 0]), 0.01, rng()) > 0.1
-    assert absent(with_counts([50, 50], [50, 50], [20, 0]), 0.01, rng()) < 0.001
+    assert absent(with_counts([50, 50], [50, 50], [40, 0]), 0.01, rng()) < 0.01
 
 
-def test_shares_is_chi_square_under_dealing():
-    """Two clients and two kinds: the hypergeometric distribution, added up where chi square is as large."""
+def test_a_kind_that_is_rarer_at_some_clients_is_not_absent_by_nature():
+    """Three of ten clients lack what makes 3 % of their rows and 12 % of all: one cluster, but for shares."""
+    counts = np.array([[58, 2], [60, 0], [60, 0], [59, 1], [60, 0]] + [[48, 12]] * 5)
+    assert absent(with_counts(*counts), 0.01, rng()) > 0.05
+    assert shares(with_counts(*counts), 0.01, rng()) < 0.01
+
+
+def test_shares_of_two_clients_and_kinds_is_fishers():
+    """The hypergeometric distribution, added up where chi square is as large: in one direction both go together."""
     counts = [[6, 2], [3, 7]]
     due = expected(counts)
     def chi(table):
@@ -184,6 +205,23 @@ def test_shares_is_chi_square_under_dealing():
     exact = sum(hypergeom(18, 9, 8).pmf(k) for k, table in enumerate(tables) if chi(table) >= chi(counts) - 1e-9)
     assert 0.1 < exact < 0.2
     assert mean_p(shares, with_counts(*counts), times=200) == pytest.approx(exact, rel=0.1)
+
+
+@pytest.mark.parametrize("counts", [[[2, 1, 0], [1, 2, 0], [0, 0, 2]], [[3, 0], [0, 3], [1, 1]]])
+def test_shares_adds_fourth_powers_of_what_residuals_vary_by(counts):
+    """Against all ways to deal the rows out, by singular values; with more clients than kinds, and as many."""
+    due = expected(counts)
+    def spread(table):
+        return (np.linalg.svd((table - due) / due**0.5, compute_uv=False) ** 4).sum()
+    exact = np.mean([spread(table) >= spread(np.array(counts)) - 1e-9 for table in every_table(counts)])
+    assert 0.02 < exact < 0.6
+    assert mean_p(shares, with_counts(*counts), times=200) == pytest.approx((1 + 399 * exact) / 400, rel=0.1)
+
+
+def test_groups_that_are_balanced_inside_are_seen():
+    """Nine clients each, all of a group with the very same counts: chi square over all is what chance makes of it."""
+    counts = np.array([[1, 7, 7, *[1] * 7]] * 9 + [[1, 1, 1, 7, 7, *[1] * 5]] * 9)
+    assert shares(with_counts(*counts), 0.001, rng()) <= 0.001
 
 
 @pytest.mark.parametrize("test", [absent, shares])
@@ -434,9 +472,22 @@ def test_a_newcomer_by_shares_joins_who_mixes_kinds_alike():
     """Where clients were parted by shares."""
     known = drawn(3, [0] * 6)._replace(counts=np.array([[60, 30, 10]] * 3 + [[10, 30, 60]] * 3))
     newcomer = of_size(0, 0, 4, apart=0.0)
-    for counts, label in (([60, 30, 10], 0), ([5, 20, 40], 1), ([0, 90, 0], 2)):
-        found = settle(known, np.array([0, 0, 0, 1, 1, 1]), newcomer._replace(counts=np.array([counts])), 2, rng(), True)[0]
-        assert found == label
+    for counts, label in (([60, 30, 10], 0), ([5, 20, 40], 1), ([0, 90, 0], 2), ([200, 200, 200], 2)):
+        comes = newcomer._replace(counts=np.array([counts]))
+        assert settle(known, np.array([0, 0, 0, 1, 1, 1]), comes, 2, rng(), by_shares=True).tolist() == [label]
+
+
+def test_newcomers_come_one_after_the_other():
+    """Two strangers alike found one cluster, the second joining the first; one without parts joins the nearest."""
+    known = drawn(1, [0, 0, 0, 1, 1, 1, 2], apart=4.0).of(np.arange(6))
+    several = [of_size(0, 2, 4), of_size(1, 0, 4), of_size(2, 2, 4)]
+    kind, vector, counts = (np.concatenate([getattr(one, name) for one in several])
+                            for name in ("kind", "vector", "counts"))
+    owner = np.concatenate([np.full(len(one.owner), i) for i, one in enumerate(several)])
+    found = settle(known, np.array([0, 0, 0, 1, 1, 1]), Parts(owner, kind, vector, counts), 2, rng())
+    assert found.tolist() == [2, 0, 2]
+    silent = Parts(owner[:0], kind[:0], vector[:0], np.array([[1, 0, 1]]))
+    assert settle(known, np.array([0, 0, 0, 1, 1, 1]), silent, 2, rng())[0] < 2
 
 
 def test_a_cluster_that_lost_its_members_takes_no_newcomer():

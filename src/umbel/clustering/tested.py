@@ -1,11 +1,11 @@
 """Which clients can be told apart? Tests on parts of their rows, and a cut of any tree that rests on them.
 
 Null hypothesis: the rows of some clients are exchangeable. Under it three statistics are what random owners would make
-of them, and each has a permutation p-value, exact but for the number of draws:
+of them, and each has a p-value by drawing such owners:
 
     looks   parts of one client and kind lie no closer than parts under random owners, within the kind
-    absent  no kind is missing at a client that would surely have rows of it, were they dealt out at random
-    shares  kinds are mixed alike at all clients (chi square)
+    absent  no kind is missing at a client that would surely have rows of it, even if its share were a third of others'
+    shares  kinds are mixed alike at all clients
 
 The first two do not mind in which proportions clients hold their kinds, only which ones, and how they look. They are
 asked first; where they find no groups at all, and only there, clients are parted by shares.
@@ -20,7 +20,7 @@ kept in trials (LOG.md).
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from math import ceil, lgamma
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ TESTS = 3  # among which the level is divided
 SAMPLE = 128  # clients of a node that are looked at: enough for any test, and memory stays bounded
 ALL_PAIRS = 24  # clusters up to which each is compared with each; above, with its nearest NEIGHBOURS
 NEIGHBOURS = 6
+RARER = 3.0  # times: how much smaller a client's share of a kind may be than everybody's before its absence counts
 SURE = 200  # draws after which a statistic that is TIGHT standard deviations away needs no more of them
 SURE_OF_ALL = 3999  # of all clients: their p-values are told, and can be below 0.001
 TIGHT = 9.0
@@ -81,31 +82,52 @@ def looks(parts: Parts, level: float, rng: np.random.Generator, sure: int = SURE
 
 
 def absent(parts: Parts, level: float, rng: np.random.Generator, sure: int = SURE) -> float:
-    """How often dealing all rows out again leaves as many missing that a client should have.
+    """How often as much would be missing if each client's share of a kind were only a third of everybody's.
 
-    A kind that is missing counts by the rows of it that were to be expected: in a small client its absence says little.
+    Who holds little of a kind lacks it easily: that alone makes no group of those who happen to lack it, so this test
+    grants that shares differ, and errs on the safe side where they do not. A kind that is missing counts by minus the
+    log of its chance: in a small client its absence says little.
     """
-    return _by_tables(parts.counts, level, rng, sure, lambda table, due: (due * (table == 0)).sum((1, 2)))
+    counts = parts.counts[parts.counts.sum(1) > 0]
+    if len(counts) < 2:
+        return 1.0
+    share = counts.sum(0) / counts.sum() / RARER
+    surprise = -np.outer(counts.sum(1), np.log1p(-share))
+    true = float(surprise[counts == 0].sum())
+    chance, weight = np.exp(-surprise[surprise > 0]), surprise[surprise > 0]
+    if true <= 0:
+        return 1.0
+
+    def drawn(count: int) -> Floats:
+        missing: Floats = (rng.random((count, len(weight))) < chance).astype(np.float64)
+        return missing @ weight
+
+    return _share_above(true, drawn, level, sure, len(weight))
 
 
 def shares(parts: Parts, level: float, rng: np.random.Generator, sure: int = SURE) -> float:
-    """How often dealing all rows out again mixes the kinds as unequally (chi square)."""
-    return _by_tables(parts.counts, level, rng, sure, lambda table, due: ((table - due) ** 2 / due).sum((1, 2)))
+    """How often dealing all rows out again mixes the kinds as unequally, in the same directions at several clients.
 
-
-def _by_tables(counts: Ints, level: float, rng: np.random.Generator, sure: int,
-               statistic: Callable[[NDArray[np.int64], Floats], Floats]) -> float:
-    """Over tables with the same sums of rows and columns, which is what random deals of all rows make."""
-    counts = counts[counts.sum(1) > 0][:, counts.sum(0) > 0]
+    Chi square adds up the squares of what the residuals vary by; here their fourth powers are added. Groups put all of
+    it into few directions, and are seen even where clients of a group are more alike than chance would have them.
+    """
+    counts = parts.counts[parts.counts.sum(1) > 0][:, parts.counts.sum(0) > 0]
     if min(counts.shape, default=0) < 2:
         return 1.0
     due = np.outer(counts.sum(1), counts.sum(0)) / counts.sum()
-    dealt = random_table(counts.sum(1), counts.sum(0))
-    true = float(statistic(counts[None], due)[0])
+    dealt = random_table(counts.sum(1), counts.sum(0))  # with the same sums of rows and columns
+
+    def spread(tables: NDArray[Any]) -> Floats:
+        residual = (tables - due) / due**0.5
+        turned = residual.swapaxes(1, 2)
+        gram = turned @ residual if counts.shape[0] > counts.shape[1] else residual @ turned
+        answer: Floats = (gram**2).sum((1, 2))
+        return answer
+
+    true = float(spread(counts[None])[0])
     if true <= 0:
         return 1.0
-    return _share_above(true, lambda count: statistic(dealt.rvs(count, random_state=rng).astype(np.int64), due), level,
-                        sure, counts.size)
+    return _share_above(true, lambda count: spread(dealt.rvs(count, random_state=rng)), level, sure, 2 * counts.size)
 
 
 def _share_above(true: float, drawn: Callable[[int], Floats], level: float, sure: int, each: int) -> float:
@@ -186,7 +208,8 @@ def _energies(parts: Parts, weights: Floats) -> Floats:
         kinds += lack
     apart = np.divide(total, kinds, out=np.ones_like(total), where=kinds > 0)
     apart[:, np.arange(n), np.arange(n)] = 0.0
-    return (apart + apart.transpose(0, 2, 1)) / 2
+    answer: Floats = (apart + apart.transpose(0, 2, 1)) / 2
+    return answer
 
 
 def _sums(vectors: Floats, owner: Ints, weights: Floats, n: int) -> Floats:
