@@ -472,7 +472,7 @@ def test_a_newcomer_by_shares_joins_who_mixes_kinds_alike():
     """Where clients were parted by shares."""
     known = drawn(3, [0] * 6)._replace(counts=np.array([[60, 30, 10]] * 3 + [[10, 30, 60]] * 3))
     newcomer = of_size(0, 0, 4, apart=0.0)
-    for counts, label in (([60, 30, 10], 0), ([5, 20, 40], 1), ([0, 90, 0], 2), ([200, 200, 200], 2)):
+    for counts, label in (([60, 30, 10], 0), ([5, 20, 40], 1), ([0, 90, 0], 2), ([500, 0, 0], 2)):
         comes = newcomer._replace(counts=np.array([counts]))
         assert settle(known, np.array([0, 0, 0, 1, 1, 1]), comes, 2, rng(), by_shares=True).tolist() == [label]
 
