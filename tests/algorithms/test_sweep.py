@@ -40,9 +40,9 @@ def many(meanings=2, clients=12, rows=40, seed=3):
     return LoopEngine(tiny_model(), Population.of_sites(sites, 3), SEED)
 
 
-def end_of_round(fed, model, i, index):
-    """A client's answer after one epoch on its `fit` rows."""
-    heard = fed.map(train, Cohort(tensor([i]), index, "sweep"), work=Work(epochs=1, batch=LOCAL.batch, rows="fit"),
+def end_of_round(fed, model, i, index, epochs=10):
+    """A client's answer after some epochs on its `fit` rows."""
+    heard = fed.map(train, Cohort(tensor([i]), index, "sweep"), work=Work(epochs=epochs, batch=LOCAL.batch, rows="fit"),
                     shared={"model": model}, **LOCAL.at(0))
     return tree.take(heard.answers["model"], 0), int(heard.answers["size"])
 
@@ -58,16 +58,16 @@ def row_losses(fed, model, i):
         return cross_entropy(fed.net.logits(model, x), y, reduction="none").double().numpy()
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_it_equals_a_literal_comparison(rounds):
+@pytest.mark.parametrize(("rounds", "epochs"), [(1, 10), (3, 1)])
+def test_it_equals_a_literal_comparison(rounds, epochs):
     """Two federations from the first model, averaged by size, and every client's rows under both."""
     fed = tiny()
     one, own = fed.net.init(SEED), [fed.net.init(SEED)] * 2
     for index in range(rounds):
-        one, own = mean([end_of_round(fed, one, i, index) for i in range(6)]), [
-            mean([end_of_round(fed, own[k], i, index) for i in range(6) if TRUTH[i] == k]) for k in (0, 1)]
+        one, own = mean([end_of_round(fed, one, i, index, epochs) for i in range(6)]), [
+            mean([end_of_round(fed, own[k], i, index, epochs) for i in range(6) if TRUTH[i] == k]) for k in (0, 1)]
     gains = [row_losses(fed, one, i) - row_losses(fed, own[k], i) for i, k in enumerate(TRUTH)]
-    found = pays(tiny(), EVERYBODY, LABELS, LOCAL, rounds=rounds)
+    found = pays(tiny(), EVERYBODY, LABELS, LOCAL, rounds=rounds, epochs=epochs)
     means = [each.mean() for each in gains]
     spread = sum(((each - each.mean()) ** 2).sum() for each in gains) / sum(len(each) - 1 for each in gains)
     error = np.sqrt(spread * sum(1 / len(each) for each in gains)) / 6
@@ -121,12 +121,12 @@ def test_a_model_that_gives_no_numbers_is_compared_and_loses():
 
 def test_groups_with_other_meanings_pay_and_one_model_serves_alike_clients_best():
     """Three answers: clusters pay where labels mean different things; a client alone learns less; chance tells nothing."""
-    true, alone = torch.arange(12) % 2, torch.arange(12)
-    found = pays(many(), torch.arange(12), true, LOCAL, rounds=5)
+    true = torch.arange(12) % 2
+    found = pays(many(), torch.arange(12), true, LOCAL)
     assert found.better
     assert words(found).startswith("2 clusters lower validation loss by ")
-    assert pays(many(meanings=1, rows=8), torch.arange(12), alone, replace(LOCAL, lr=0.3), rounds=20).worse
-    chance = pays(many(meanings=1), torch.arange(12), true, LOCAL, rounds=2)
+    assert pays(many(meanings=1, clients=24, rows=8), torch.arange(24), torch.arange(24), LOCAL, rounds=2).worse
+    chance = pays(many(meanings=1), torch.arange(12), true, LOCAL)
     assert not (chance.better or chance.worse)
 
 

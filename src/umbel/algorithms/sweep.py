@@ -32,8 +32,9 @@ class Trial(NamedTuple):
     holds: Tensor  # (partitions, m) which of them each client holds
 
 
-def trial(fed: Federation, who: Tensor, local: Local, validators: int, rounds: int, partitions: list[Tensor]) -> Trial:
-    """Some of `who` train a few rounds of one epoch in each partition of `who`, on their `fit` rows.
+def trial(fed: Federation, who: Tensor, local: Local, validators: int, rounds: int, partitions: list[Tensor],
+          epochs: int = 1) -> Trial:
+    """Some of `who` train a few rounds of some epochs in each partition of `who`, on their `fit` rows.
 
     All partitions run side by side: the same clients, batches and first model, so what is found in them is paired. In
     the first round they differ in nothing but who is averaged with whom: every client trains once.
@@ -46,7 +47,7 @@ def trial(fed: Federation, who: Tensor, local: Local, validators: int, rounds: i
     counts = torch.tensor([int(labels.max()) + 1 for labels in partitions])
     holds = torch.stack([labels[at] for labels in partitions]) + (counts.cumsum(0) - counts)[:, None]
     models = tree.cat([tree.to(tree.stack([fed.net.init(fed.seed)]), fed.device)] * int(counts.sum()))
-    ids, work = who[at], Work(epochs=1, batch=local.batch, rows="fit")
+    ids, work = who[at], Work(epochs=epochs, batch=local.batch, rows="fit")
     for index in range(rounds):
         turns = len(partitions) if index else 1
         heard = fed.map(train, Cohort(ids.repeat(turns), index, SWEEP), work=work,
@@ -71,12 +72,15 @@ def validate(fed: Federation, who: Tensor, local: Local, validators: int, rounds
     return [float(part.mean()) for part in merit.view(len(partitions), -1)]
 
 
-def pays(fed: Federation, who: Tensor, labels: Tensor, local: Local, validators: int = 30, rounds: int = 1) -> Paid:
+def pays(fed: Federation, who: Tensor, labels: Tensor, local: Local, validators: int = 30, rounds: int = 1,
+         epochs: int = 10) -> Paid:
     """Whether clusters of `who` serve some of these clients better than one model, after a trial of both.
 
+    With few epochs everything pays that makes clients differ, since nobody has had the time to learn from others: ten
+    are enough to see where that is worth more (LOG.md). One round of a client costs three models down and one up.
     Raises NobodyAnswered where no client answered from beginning to end.
     """
-    ids, models, holds = trial(fed, who, local, validators, rounds, [torch.zeros_like(labels), labels])
+    ids, models, holds = trial(fed, who, local, validators, rounds, [torch.zeros_like(labels), labels], epochs)
     both = tree.take(models, holds.T.to(fed.device))  # (m, 2, ...): one model, the client's cluster
     heard = fed.map(contrast, Cohort(ids, rounds, SWEEP), work=JUDGED, each={"models": both})
     gain, squares, size = (heard.answers[name].double().cpu().numpy() for name in ("gain", "squares", "size"))
