@@ -59,18 +59,21 @@ def test_signs_decide_who_is_better():
     assert up.better
     assert down.worse
     assert up.p == down.p < LEVEL
-    assert not (up.worse or down.better)
+    assert not up.worse
+    assert not down.better
 
 
-@pytest.mark.parametrize("clients", [[], [[]], [[0.7]], [[0.7], [0.9], [0.8]]], ids=["nobody", "no row", "one row", "one row each"])
+@pytest.mark.parametrize("clients", [[], [[]], [[0.7]], [[0.7], [0.9], [0.8]]],
+                         ids=["nobody", "no row", "one row", "one row each"])
 def test_too_few_rows_tell_nothing(clients):
     """No error is known: not a split by chance, but the answer that it cannot be told."""
     found = paid(2, *told(*clients)) if clients else paid(2, *np.zeros((3, 0)))
     assert found.p == 1
     assert np.isnan(found.error)
-    assert not (found.better or found.worse)
-    assert words(found) == (f"too few validation rows ({sum(map(len, clients))}) to tell whether 2 clusters serve better"
-                            " than one model")
+    assert not found.better
+    assert not found.worse
+    rows = sum(len(each) for each in clients)
+    assert words(found) == (f"too few validation rows ({rows}) to tell whether 2 clusters serve better than one model")
 
 
 def test_clients_without_validation_rows_do_not_count():
