@@ -31,3 +31,18 @@ def _tallied(net: Model, **_: Any) -> Tree:
 
 score = register(Rows("score", _judged, _tally, answers=_tallied, options=("become", *STEP)))
 """What the objective sums, and the mean loss, over a client's rows: of the model sent, or what `become` makes of it."""
+
+
+def _losses(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
+    return {"loss": net.objective.row_loss(net.logits(params, x), y)}
+
+
+def _contrast(net: Model, values: Tree, **_: Any) -> Reply:
+    first, second = values["loss"].double().nan_to_num(nan=BROKEN).clamp(-BROKEN, BROKEN).cpu()  # (rows,) each
+    gains = first - second
+    return Reply({"gain": gains.sum(), "squares": (gains**2).sum(), "size": torch.tensor(len(gains))})
+
+
+contrast = register(Rows("contrast", _losses, _contrast, answers=lambda net, **_: {
+    "gain": Leaf((), torch.float64), "squares": Leaf((), torch.float64, least=0), "size": COUNT}))
+"""How much lower the second of two models makes the loss of a client's rows: its sum over rows, and that of squares."""
