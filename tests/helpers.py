@@ -132,7 +132,7 @@ def _pretrained(model: int) -> tuple[int, int]:
 
 
 def _tested() -> tuple[int, int]:
-    """What tests ask of everybody: three counts; parts of at least two rows of a class, five numbers and a class each."""
+    """What tests ask of everybody: three counts; parts of two rows or more of a class, five numbers and the class."""
     people = tiny_population()
     counts = np.array([np.bincount(people.pool.y[rows], minlength=CLASSES) for rows in people.train])
     rows = np.maximum(2, np.quantile(counts, 0.2, axis=0) // 4)

@@ -410,9 +410,9 @@ def settle(known: Parts, labels: Ints, newcomers: Parts, clusters: int, rng: np.
 
     Who is told from all of them *and* is at least FAR times as far from the nearest as the nearest two clusters are
     from each other founds a cluster, which the next ones may join; these have the numbers from `clusters` on. (Clients
-    of life nearly always differ a little, and a founder's model knows its rows alone.) Parts are of one size, so neither a newcomer's
-    size nor the clusters' matter. Who has too few rows to be told apart joins the nearest. Known clients with the
-    label -1 count for nobody.
+    of life nearly always differ a little, and a founder's model knows its rows alone.) Parts are of one size, so
+    neither a newcomer's size nor the clusters' matter. Who has too few rows to be told apart joins the nearest. Known
+    clients with the label -1 count for nobody.
     """
     tests: tuple[Test, ...] = (shares,) if by_shares else (looks, absent)
 
