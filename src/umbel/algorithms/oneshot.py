@@ -5,7 +5,8 @@ described the same way, on the model that the others were described on (the anch
 """
 
 from abc import abstractmethod
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -26,10 +27,12 @@ from umbel.algorithms.base import (
     travelling,
 )
 from umbel.algorithms.server import SERVERS
+from umbel.algorithms.sweep import pays
 from umbel.clustering.cuts import CUTS
 from umbel.clustering.grouping import Grouping, Known, dendrogram, landmarks, settle
 from umbel.clustering.labels import canonical
 from umbel.clustering.parts import read
+from umbel.clustering.paying import Paid, words
 from umbel.clustering.proximity import Classwise, symmetric
 from umbel.clustering.signatures import (
     class_counts,
@@ -39,13 +42,25 @@ from umbel.clustering.signatures import (
     principal_vectors,
     signature_for,
 )
-from umbel.federation.door import Cohort, Federation, Heard
+from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
 from umbel.federation.phases import CLUSTERING, SIGNATURE
+from umbel.fields import choice
 from umbel.seeds import key
 from umbel.tree import Params, Ragged, Tree
 
 
-class OneShot(Algorithm):
+@dataclass(frozen=True, kw_only=True)
+class TrialSettings:
+    """What every one-shot method can be told of a trial: do the clusters pay? (sweep.pays)."""
+
+    trial: str = choice("none", "none", "veto", "must")  # veto: not where one model is better; must: where they are
+
+    def __post_init__(self) -> None:
+        """`Algorithm` checks."""
+        super().__post_init__()  # type: ignore[misc]
+
+
+class OneShot(TrialSettings, Algorithm):
     """Cluster once, by signatures: in `init`, or after `pretrain` rounds of FedAvg."""
 
     local: Local
@@ -87,8 +102,12 @@ class OneShot(Algorithm):
         sample, curve = state.evidence.get("landmarks"), state.evidence.get("curve", ())
         among = "" if sample is None else f"in a sample of {int(sample)} clients, "
         if "test" in state.evidence:
-            return among + alike.why(state)
-        return among + CUTS[self.rule_name].why(curve) if len(curve) else ""
+            reason = among + alike.why(state)
+        else:
+            reason = among + CUTS[self.rule_name].why(curve) if len(curve) else ""
+        if "pays" in state.evidence:
+            reason += f"; {words(Paid(*state.evidence['pays'].tolist()))}"
+        return reason
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""
@@ -127,8 +146,20 @@ class OneShot(Algorithm):
                 made = landmarks(rows, *drawn, lambda some: self.group(fed, some["who"], some["signature"]),
                                  self._apart, self.stands)
             labels[who] = canonical(made.labels, name_order(fed, who))
+        labels, tried = self._tried(fed, who, labels)
+        made = made._replace(evidence=made.evidence | tried)
         state = self.first_models(fed, state, int(labels.max()) + 1)
         return replace(state, labels=labels, evidence=made.evidence | {"anchor": tree.to(anchor, "cpu")})
+
+    def _tried(self, fed: Federation, who: Tensor, labels: Tensor) -> tuple[Tensor, Tree]:
+        """The same labels, or one cluster where a trial of both says so; and what it said, `pays`."""
+        if self.trial == "none" or int(labels.max()) < 1:
+            return labels, {}
+        with suppress(NobodyAnswered):
+            found = pays(fed, who, labels[who], self.local)
+            drop = found.worse if self.trial == "veto" else not found.better
+            return torch.where(labels > 0, 0, labels) if drop else labels, {"pays": torch.tensor(found).double()}
+        return labels, {}
 
     @property
     def asks_for_parts(self) -> bool:

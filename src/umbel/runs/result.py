@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -358,6 +359,9 @@ def _why(algorithm: Algorithm, state: State) -> dict[str, Any]:
         why["tried"] = len(curve)
     if test := state.evidence.get("test"):
         why |= {name: float(value) for name, value in test.items()}
+    if "pays" in state.evidence:
+        numbers = zip(("gain", "error", "p"), state.evidence["pays"].tolist(), strict=False)
+        why["pays"] = {name: value for name, value in numbers if isfinite(value)}
     if words := algorithm.why(state):
         why["words"] = words
     return why

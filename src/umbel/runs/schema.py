@@ -100,6 +100,7 @@ RESULT = Table({
             "hopkins": if_there(NUMBER), "variation": if_there(ListOf(NUMBER, 2, 2)),
             **{name: if_there(Number(0, 1)) for name in ("looks", "absent", "shares", "enough", "by_shares")},
             "contrast": if_there(NUMBER),
+            "pays": if_there(Table({"gain": NUMBER, "error": if_there(NUMBER), "p": Number(0, 1)})),
         }),
     }),
     "metric": METRIC,
