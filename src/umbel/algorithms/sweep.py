@@ -77,7 +77,8 @@ def pays(fed: Federation, who: Tensor, labels: Tensor, local: Local, validators:
     """Whether clusters of `who` serve some of these clients better than one model, after a trial of both.
 
     With few epochs everything pays that makes clients differ, since nobody has had the time to learn from others: ten
-    are enough to see where that is worth more (LOG.md). One round of a client costs three models down and one up.
+    are enough to see where that is worth more (`benchmarks/paying.py`). One round of a client costs three models down
+    and one up.
     Raises NobodyAnswered where no client answered from beginning to end.
     """
     ids, models, holds = trial(fed, who, local, validators, rounds, [torch.zeros_like(labels), labels], epochs)
