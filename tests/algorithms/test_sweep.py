@@ -164,9 +164,9 @@ def test_where_nobody_answers_nothing_is_found():
 
 
 def test_clients_without_validation_rows_tell_nothing():
-    """One row of each label is trained on; there is nothing to compare by, and no chance to split."""
+    """An only row is trained on; there is nothing to compare by, and no chance to split."""
     rng = np.random.default_rng(0)
-    sites = {f"c{i}": (rng.normal(size=(3, *SHAPE)).astype(np.float32), np.arange(3)) for i in range(4)}
+    sites = {f"c{i}": (rng.normal(size=(1, *SHAPE)).astype(np.float32), np.arange(1)) for i in range(4)}
     fed = LoopEngine(tiny_model(), Population.of_sites(sites, 3), SEED)
     found = pays(fed, torch.arange(4), torch.arange(4) % 2, LOCAL)
     assert (found.p, found.clients) == (1, 0)

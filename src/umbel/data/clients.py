@@ -246,10 +246,11 @@ def truth_at(truth: Sequence[int], changes: Iterable[tuple[int, int, int]], roun
     return tuple(groups)
 
 
-def rows_of(train: IntArray, test: IntArray, kinds: IntArray, which: str, seed: int, name: str) -> IntArray:
+def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str) -> IntArray:
     """The rows of one client that `which` means: train, fit, validation or test.
 
-    `fit` and `validation` part the training rows 90/10 inside each kind (label or bin), the same way every time.
+    `fit` and `validation` part the training rows 90/10, the same way every time. They do so at random, and not inside
+    each label: of twenty rows the two halves would share the mix, and every client would seem to be like nobody else.
     """
     if which == "train":
         return train
@@ -257,17 +258,14 @@ def rows_of(train: IntArray, test: IntArray, kinds: IntArray, which: str, seed: 
         return test
     if which not in ("fit", "validation"):
         raise UmbelError(f"The rows of a client are train, fit, validation or test. Got '{which}' instead.")
-    validation = _validation(kinds[train], generator(seed, "split", name))
+    validation = _validation(len(train), generator(seed, "split", name))
     return train[validation] if which == "validation" else train[~validation]
 
 
-def _validation(labels: IntArray, rng: np.random.Generator, share: float = 0.1) -> NDArray[np.bool_]:
-    """A stratified mask: of each label `share`, at least one row where the label has two or more."""
-    mask = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        count = min(len(rows) - 1, max(1, round(share * len(rows))))
-        mask[rows[:count]] = True
+def _validation(rows: int, rng: np.random.Generator, share: float = 0.1) -> NDArray[np.bool_]:
+    """A mask of a share of the rows: one at least, and never the only one."""
+    mask = np.zeros(rows, dtype=bool)
+    mask[rng.permutation(rows)[: min(rows - 1, max(1, round(share * rows)))]] = True
     return mask
 
 
