@@ -162,7 +162,7 @@ ALL: dict[str, Entry] = {
         lambda model: _plus((0, N * (3 * (36 + 8) + 8 + 24)), _tested(), _averaging(model)),
         lambda local, n: PACFL(**ONE, local=local), finds_truth=True),
     "flag": Entry(  # every client holds three classes: a vector of each, three counts, one update
-        lambda local, truth: FLAG(gradient_epochs=2, local=local),
+        lambda local, truth: FLAG(gradient_epochs=2, trial="none", local=local),
         lambda model: _plus((0, N * (3 * (36 + 8) + 8 + 24)), _tested(), _training(N, model), _averaging(model)),
         lambda local, n: FLAG(gradient_epochs=2, **ONE, local=local), finds_truth=True),
     "fedclust": Entry(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from umbel.algorithms.base import Local, State, keeps_norms, train_to_describe, training
-from umbel.algorithms.oneshot import OneShot, as_classwise, classwise, updates
+from umbel.algorithms.oneshot import TRIALS, OneShot, as_classwise, classwise, updates
 from umbel.algorithms.sweep import validate
 from umbel.clustering.cuts import BY_DISTANCE, BY_TRIAL
 from umbel.clustering.grouping import Grouping
@@ -32,8 +32,9 @@ class FLAG(OneShot):
 
     Departures. Eq. 4 as printed breaks for absent and single-sample classes: `weights="shifted"` takes ln(n + e),
     "literal" is as printed, "uniform" sends no counts. `rule="knee"` is the printed elbow; the default, "both", also
-    weighs the dendrogram, since validation on small clients is noisy. Clusters start from one shared model;
-    `start="random"` is as printed.
+    weighs the dendrogram, since validation on small clients is noisy; both are for `cut="sweep"`. By default clusters
+    rest on tests of parts of rows, and are dropped where a trial with the validators says that one model is better.
+    Clusters start from one shared model; `start="random"` is as printed.
     """
 
     beta: float = number(0.5, ge=0, le=1)  # data against gradients
@@ -53,6 +54,7 @@ class FLAG(OneShot):
     validation_rounds: int = number(5, ge=1)
     start: str = choice("shared", "shared", "random")
     landmarks: int = number(0, ge=0)  # clients in the dendrogram, by which the others are placed; 0 = everybody
+    trial: str = choice("veto", *TRIALS)  # whether clusters must pay
     local: Local = training()
 
     name: ClassVar[str] = "flag"

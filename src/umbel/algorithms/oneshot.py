@@ -42,18 +42,21 @@ from umbel.clustering.signatures import (
     principal_vectors,
     signature_for,
 )
+from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
 from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.fields import choice
 from umbel.seeds import key
 from umbel.tree import Params, Ragged, Tree
 
+TRIALS = ("none", "veto", "must")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSettings:
-    """What every one-shot method can be told of a trial: do the clusters pay? (sweep.pays)."""
+    """What every one-shot method can be told of a trial: do clusters that tests found pay? (sweep.pays)."""
 
-    trial: str = choice("none", "none", "veto", "must")  # veto: not where one model is better; must: where they are
+    trial: str = choice("none", *TRIALS)  # veto: no clusters where one model is better; must: only where they are
 
     def __post_init__(self) -> None:
         """`Algorithm` checks."""
@@ -111,6 +114,9 @@ class OneShot(TrialSettings, Algorithm):
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""
+        if self.asks_for_parts and self.trial != "none" and keeps_norms(fed.net, self.local):
+            raise UmbelError("A trial of clusters averages whole models, and with norms=private BatchNorm layers do not"
+                             f" travel: set trial=none of {self.name}, or norms=shared.")
         state = one_cluster(fed, seed)
         return state if self.pretrain else self.form(fed, state, fed.online.nonzero().flatten())
 
@@ -153,10 +159,10 @@ class OneShot(TrialSettings, Algorithm):
 
     def _tried(self, fed: Federation, who: Tensor, labels: Tensor) -> tuple[Tensor, Tree]:
         """The same labels, or one cluster where a trial of both says so; and what it said, `pays`."""
-        if self.trial == "none" or int(labels.max()) < 1:
+        if not self.asks_for_parts or self.trial == "none" or int(labels.max()) < 1:
             return labels, {}
         with suppress(NobodyAnswered):
-            found = pays(fed, who, labels[who], self.local)
+            found = pays(fed, who, labels[who], self.local, getattr(self, "validators", 30))
             drop = found.worse if self.trial == "veto" else not found.better
             return torch.where(labels > 0, 0, labels) if drop else labels, {"pays": torch.tensor(found).double()}
         return labels, {}
