@@ -497,6 +497,8 @@ def words(test: Mapping[str, float], clients: int, clusters: int) -> str:
     """Why there are so many clusters, in a sentence without its full stop: `test` has the fields of `Verdict`,
     `by_shares` and, where it is a number, `contrast`.
     """
+    if clients < 2:
+        return "there is one client"
     p = min(1.0, TESTS * min(test["looks"], test["absent"], test["shares"]))
     if clusters > 1 and p <= LEVEL:
         if test["by_shares"]:
@@ -511,7 +513,7 @@ def words(test: Mapping[str, float], clients: int, clusters: int) -> str:
         return f"too few rows to tell {clients} clients apart"
     if p <= LEVEL:
         return f"the {clients} clients are not all alike ({_p(p)}), but no two clusters of them can be told apart"
-    return f"{clients} clients cannot be told apart ({_p(p)})" if clients > 1 else "there is one client"
+    return f"{clients} clients cannot be told apart ({_p(p)})"
 
 
 def _p(p: float) -> str:
