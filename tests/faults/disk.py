@@ -155,7 +155,7 @@ def prepare(ready: Path) -> None:
     (ready / "table.toml").write_text(TABLE)
     for method in METHODS:
         ended = in_child(typed("run", method, *SMALL, "--rounds", 2, "--quiet", "--out", ready / method))
-        if ended.code:
+        if ended.code != 0:
             raise SystemExit(ended.said)
 
 
@@ -175,7 +175,7 @@ def campaign(budget: int | None, seed: int, only: str, root: Path) -> Tally:
     for k, verb in enumerate(known):
         place = root / f"whole-{k}"
         ended, whole[verb.name] = undisturbed(disk, verb, place)
-        if ended.code:
+        if ended.code != 0:
             raise SystemExit(f"{verb.name}, undisturbed: {ended.said}")
         trials += [(verb, fault, at) for at in range(disk.changes.value) for fault in FAULTS]
     if budget is None:
@@ -205,7 +205,7 @@ def undisturbed(disk: Disk, verb: Verb, place: Path) -> tuple[Any, Any]:
     """What the command leaves, and how it ended; the library has counted its changes then."""
     sandbox(verb, place)
     ended = in_child(disk.faulty(COUNT, 0, place, typed(*verb.command(place))))
-    return ended, None if ended.code else verb.outcome(place)
+    return ended, None if ended.code != 0 else verb.outcome(place)
 
 
 def trial(disk: Disk, verb: Verb, fault: int, at: int, place: Path, whole: Any) -> tuple[str, str]:
@@ -215,7 +215,7 @@ def trial(disk: Disk, verb: Verb, fault: int, at: int, place: Path, whole: Any) 
     if first.verdict.isupper():
         return first.verdict, first.said
     again = in_child(typed(*verb.command(place)))
-    if again.code:
+    if again.code != 0:  # None where its time was over
         return "CANNOT GO ON", f"first: {first.said}\nagain: {again.said}"
     if other := differing(verb.outcome(place), whole):
         return "ENDS OTHERWISE", f"first: {first.said}\n{other}"

@@ -131,7 +131,7 @@ def stopped(method: str, folder: Path, last: int, *more: str) -> None:
 
 def must(ended: Ended) -> None:
     """Stop the campaign where what it stands on fails."""
-    if ended.code:
+    if ended.code != 0:
         raise SystemExit(ended.said)
 
 

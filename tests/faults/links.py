@@ -89,7 +89,7 @@ def prepare(place: Path) -> None:
     """What the commands find: a finished run, one that was stopped, a comparison of one run, a newcomer."""
     for made in (lambda: command(*RUN, "done"), _stopped, lambda: command(*COMPARE)):
         ended = forked(made, place, SECONDS)
-        if ended.code:
+        if ended.code != 0:
             raise RuntimeError(ended.said)
     rng = np.random.default_rng(0)
     np.savez(place / "client.npz", x_train=rng.integers(0, 255, (20, 1, 8, 8), dtype=np.uint8),
