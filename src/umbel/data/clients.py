@@ -82,6 +82,7 @@ class Population:
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the result says of the data: set, part, per_label ...
     levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
     columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
+    ordered: bool = False  # a client's training rows are in the order of time: its last ones are for validation
     changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
 
     def __post_init__(self) -> None:
@@ -96,7 +97,8 @@ class Population:
 
     @classmethod
     def of_sites(cls, sites: Mapping[str, Sequence[Any]], objective: Objective | int | None = None,
-                 truth: Sequence[int] | None = None, *, classes: int | None = None) -> "Population":
+                 truth: Sequence[int] | None = None, *, classes: int | None = None,
+                 ordered: bool = False) -> "Population":
         """Your own clients: for each name (x_train, y_train), and (x_test, y_test) behind them if there are some.
 
         Inputs are images (rows, channels, height, width), uint8 or floats; tables (rows, columns) of floats; or tokens,
@@ -104,7 +106,8 @@ class Population:
         classification is inferred from labels that are 0, 1, 2 ... or texts, and `facts["inferred"]` says which. Texts
         are numbered in sorted order over all sites (`objective.labels`). Floats become float32; nothing else is
         changed, and what does not fit is refused (docs/data.md). `truth` is the true group of each site, if you know
-        it: it serves the oracle and the agreement scores.
+        it: it serves the oracle and the agreement scores. `ordered` says that rows are in the order of time, so that
+        validation takes a site's last training rows.
         """
         if objective is not None and classes is not None:
             raise UmbelError("What a model is for is given once, as 'objective' or as 'classes'. Got both.")
@@ -118,7 +121,8 @@ class Population:
         known = np.zeros(len(sites), dtype=np.int64) if truth is None else np.asarray(truth, dtype=np.int64)
         facts: dict[str, Any] = {"groups": 0 if truth is None else len(set(truth))}
         facts |= {"inferred": inferred} if inferred else {}
-        return cls(Pool(x, y), rows[0::2], rows[1::2], known, goal, [str(name) for name in sites], facts=facts)
+        return cls(Pool(x, y), rows[0::2], rows[1::2], known, goal, [str(name) for name in sites], facts=facts,
+                   ordered=ordered)
 
     def checked(self) -> "Population":
         """The same, with a pool as it must be; what does not fit is refused. A raw table may have gaps."""
@@ -200,6 +204,8 @@ class Population:
     def hash(self) -> str:
         """Sixteen hex digits that change when any client's name, rows, shift or group changes."""
         digest = blake2b(digest_size=8)
+        if self.ordered:  # other rows are for validation
+            digest.update(b"ordered")
         if self.names != numbered(len(self.train)):  # seeds follow names
             digest.update(json.dumps(self.names).encode())
         for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test):
@@ -213,7 +219,8 @@ class Population:
     def pooled(self) -> "Population":
         """One client per true group, with all its members' training rows: the federation of a centralised oracle.
 
-        Tests are unchanged in sum: a group's test set is the union of its members'.
+        Tests are unchanged in sum: a group's test set is the union of its members'. Rows of several clients are in no
+        order of time.
         """
         if self.changes:
             raise UmbelError("Only groups that stay the same can be pooled, and here clients change in round"
@@ -246,11 +253,12 @@ def truth_at(truth: Sequence[int], changes: Iterable[tuple[int, int, int]], roun
     return tuple(groups)
 
 
-def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str) -> IntArray:
+def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str, ordered: bool = False) -> IntArray:
     """The rows of one client that `which` means: train, fit, validation or test.
 
     `fit` and `validation` part the training rows 90/10, the same way every time. They do so at random, and not inside
     each label: of twenty rows the two halves would share the mix, and every client would seem to be like nobody else.
+    Where rows are in the order of time the last are for validation: what is chosen is to serve rows that come later.
     """
     if which == "train":
         return train
@@ -258,15 +266,15 @@ def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str) -
         return test
     if which not in ("fit", "validation"):
         raise UmbelError(f"The rows of a client are train, fit, validation or test. Got '{which}' instead.")
-    validation = _validation(len(train), generator(seed, "split", name))
+    drawn = np.arange(len(train))[::-1] if ordered else generator(seed, "split", name).permutation(len(train))
+    validation = np.zeros(len(train), dtype=bool)
+    validation[drawn[: _held_back(len(train))]] = True
     return train[validation] if which == "validation" else train[~validation]
 
 
-def _validation(rows: int, rng: np.random.Generator, share: float = 0.1) -> NDArray[np.bool_]:
-    """A mask of a share of the rows: one at least, and never the only one."""
-    mask = np.zeros(rows, dtype=bool)
-    mask[rng.permutation(rows)[: min(rows - 1, max(1, round(share * rows)))]] = True
-    return mask
+def _held_back(rows: int, share: float = 0.1) -> int:
+    """How many of a client's training rows are for validation: one at least, and never the only one."""
+    return min(rows - 1, max(1, round(share * rows)))
 
 
 def batches(rows: IntArray, work: Work, rng: np.random.Generator) -> IntArray:

@@ -175,6 +175,7 @@ def _of_table(table: Table, asked: Asked, seed: int) -> Dataset:
         table.name, table.x[~test], y[~test], table.x[test], y[test], objective=goal,
         levels=table.levels if any(table.levels) else (), columns=table.columns, clients=table.clients,
         owners=(table.owner[~test], table.owner[test]) if table.clients else None, understood=about,
+        ordered=asked.by_time,
     )
 
 

@@ -151,7 +151,7 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
                     for k, holding in enumerate(holdings) if k >= n)
     return Population(
         pool, train[:n], test[:n], plan.truth, dataset.objective, list(plan.facts.get("names", [])), facts=plan.facts,
-        levels=dataset.levels, columns=dataset.columns, changes=changes,
+        levels=dataset.levels, columns=dataset.columns, ordered=plan.facts.get("ordered") is True, changes=changes,
         joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER),
     )
 

@@ -18,7 +18,7 @@ from umbel.data.partition import OFFSETS, ClientRows, Drawn, Partitioner
 from umbel.data.plans import Plan
 from umbel.data.shift import Shifter
 from umbel.data.sources import Dataset
-from umbel.data.testsets import OWN, TEST_MODES
+from umbel.data.testsets import OWN, TEST_MODES, redrawn
 from umbel.errors import UmbelError, unknown
 from umbel.registry import Registry
 from umbel.seeds import generator
@@ -227,11 +227,11 @@ def draw(
         raise unknown("test mode", mode, TEST_MODES)
     y_train, y_test = (dataset.objective.groups_of(y) for y in (dataset.y_train, dataset.y_test))
     if first.natural:
-        drawn, own = _by_owner(dataset, count)
+        drawn, own = _by_owner(dataset, count, seed)
     else:
         drawn = first.partition(y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
     shifts, truth, groups = _shifts(parts, drawn, y_train)
-    train, test = (drawn.rows, own) if mode == OWN else TEST_MODES[mode](
+    train, test = own if mode == OWN else TEST_MODES[mode](
         y_train, y_test, drawn.rows, generator(seed, "test"))
     for i, both in enumerate(zip(train, test, strict=True)):
         if missing := [kind for kind, rows in zip(("training", "test"), both, strict=True) if not len(rows)]:
@@ -244,12 +244,16 @@ def draw(
         "scenario": scenario, "data": dataset.label, "clients": count, "seed": seed, "test_mode": mode,
         "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": dataset.digest,
         **({"understood": dict(dataset.understood)} if dataset.understood else {}),
+        **({"ordered": True} if first.natural and dataset.ordered else {}),
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
 
 
-def _by_owner(dataset: Dataset, count: int) -> tuple[Drawn, ClientRows]:
-    """What the set's clients hold, and their own test rows; of fewer than there are, those with the most rows."""
+def _by_owner(dataset: Dataset, count: int, seed: int) -> tuple[Drawn, tuple[ClientRows, ClientRows]]:
+    """What the set's clients hold, and their own training and test rows, as the set parts them or as the seed does.
+
+    Of fewer clients than there are, those with the most rows.
+    """
     assert dataset.owners is not None
     if count > len(dataset.clients):
         raise UmbelError(f"{dataset.label} has {len(dataset.clients)} clients of its own. Got {count} instead.")
@@ -258,7 +262,13 @@ def _by_owner(dataset: Dataset, count: int) -> tuple[Drawn, ClientRows]:
     kept = np.sort(np.argsort(-sizes, kind="stable")[:count]).tolist()
     rows, test = ([np.flatnonzero(of == k) for k in kept] for of in (of_train, of_test))
     facts = {"names": [dataset.clients[k] for k in kept]}
-    return Drawn(rows, np.zeros(count, dtype=np.int64), 0, facts), [len(of_train) + part for part in test]
+    test = [len(of_train) + part for part in test]
+    drawn = Drawn(rows, np.zeros(count, dtype=np.int64), 0, facts)
+    if not dataset.redrawn:
+        return drawn, (rows, test)
+    kinds = np.concatenate([dataset.objective.groups_of(y) for y in (dataset.y_train, dataset.y_test)])
+    return drawn, redrawn(kinds, [np.concatenate(both) for both in zip(rows, test, strict=True)], facts["names"], seed,
+                          dataset.redrawn, in_one_piece=dataset.ordered)
 
 
 def _fits(name: str, dataset: Dataset) -> None:

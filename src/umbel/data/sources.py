@@ -49,6 +49,8 @@ class Dataset:
     owners: tuple[IntArray, IntArray] | None = None  # of training and of test rows: the row's place in `clients`
     columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
+    ordered: bool = False  # an owner's rows are in the order of time, training rows before test rows
+    redrawn: float = 0.0  # the share of an owner's rows that each seed draws anew as test rows; 0 = the split is fixed
 
     def __post_init__(self) -> None:
         if self.objective is None and not self.classes:
@@ -111,6 +113,8 @@ class Source:
     clients: int = 0  # whose rows they are in life
     cite: str = ""  # whom its terms ask to name
     tokens: bool = False  # inputs are whole numbers that stand for words
+    ordered: bool = False  # as a Dataset has it
+    redrawn: float = 0.0  # as a Dataset has it
     raw: bool = False  # a table that is to be prepared first
 
     @property
@@ -183,6 +187,7 @@ DATASETS: dict[str, Source] = {
         "Heart disease at four hospitals, 13 findings", "CC BY 4.0 as far as known",
         690, 230, (13,), mean=natural.HEART_MEAN, std=natural.HEART_STD,
         objective=Classify(2, labels=("healthy", "ill")), levels=natural.HEART_LEVELS, clients=4,
+        redrawn=natural.TESTED,
         cite="Andras Janosi, M.D., Hungarian Institute of Cardiology, Budapest; William Steinbrunn, M.D., University"
              " Hospital, Zurich; Matthias Pfisterer, M.D., University Hospital, Basel; Robert Detrano, M.D., Ph.D.,"
              " V.A. Medical Center, Long Beach and Cleveland Clinic Foundation",
@@ -190,13 +195,14 @@ DATASETS: dict[str, Source] = {
     "wisdm": Source(
         "WISDM 1.1, what 36 people do, by their phones", "free; its readme.txt goes with it",
         4_057, 1_361, (43,), mean=natural.WISDM_MEAN, std=natural.WISDM_STD,
-        objective=Classify(6, labels=natural.ACTIVITIES), clients=36,
+        objective=Classify(6, labels=natural.ACTIVITIES), clients=36, redrawn=natural.TESTED,
         cite="Kwapisz, Weiss and Moore, Activity Recognition using Cell Phone Accelerometers, SensorKDD 2010",
     ),
     "beijing-air": Source(
         "Beijing's air at 12 stations: PM2.5 in 1, 6, 24 hours", "CC BY 4.0 as far as known",
         21_850, 8_941, (24, 23), mean=(0.0,), std=(1.0,),  # its reader scales, column by column
         objective=Regress(columns=3, centre=81.3, scale=79.0, bins=(22.0, 58.0, 113.0), unit="µg/m³"), clients=12,
+        ordered=True,
         cite="Zhang et al., Cautionary Tales on Air-Quality Improvement in Beijing, Proceedings of the Royal Society A"
              " 473, 2017",
     ),
@@ -204,6 +210,7 @@ DATASETS: dict[str, Source] = {
         "Shakespeare's 447 largest roles, the next character", "public domain",
         37_846, 9_463, (80,), mean=(0.0,), std=(1.0,),
         objective=NextToken(natural.VOCABULARY, natural.LENGTH), clients=447, tokens=True,
+        ordered=True, redrawn=1 - natural.LEARNT,
     ),
 }
 
@@ -436,7 +443,8 @@ def _natural(name: str, found: natural.Natural) -> Dataset:
     source, rows = DATASETS[name], len(found.y_train)
     part = f"{rows:,} of {source.train:,}" if rows != source.train else ""
     read = Dataset(name, *found[:4], part=part, objective=source.objective, levels=source.levels,
-                   clients=found.clients, owners=found.owners).checked()
+                   clients=found.clients, owners=found.owners, ordered=source.ordered,
+                   redrawn=source.redrawn).checked()
     if read.x_train.shape[1:] != source.shape:
         raise UmbelError(f"The rows of {name} must be of the shape {source.shape}. Got {read.x_train.shape[1:]}.")
     return read

@@ -61,6 +61,11 @@ class Asked:
         return self.split.partition(":")[2] or None
 
     @property
+    def by_time(self) -> bool:
+        """Whether the last rows of a client are its test rows, and the last before them are for validation."""
+        return self.split.startswith("time:")
+
+    @property
     def named(self) -> tuple[str, ...]:
         """Columns that are no inputs, in the order in which their absence is told."""
         return tuple(name for name in (self.client, self.target, self.order) if name is not None)
@@ -85,7 +90,7 @@ class Table:
     clients: tuple[str, ...]  # in the order of their names; () where nobody says whose the rows are
     owner: IntArray  # (rows,) position in `clients`
     target: "Target"
-    order: Array | None  # (rows,) moments, or words of a split by a column
+    order: Array | None  # (rows,) moments, by which a client's rows are in order; or whether a row is for the test
     about: dict[str, Any] = field(default_factory=dict)  # what was understood, as JSON
 
 
@@ -430,8 +435,18 @@ def _joined(inputs: dict[str, _Column], goal: _Goal, owners: list[Array], orders
         "target": {"name": goal.asked.target, **({"classes": list(target.names)} if target.names else {})},
         "rows": len(x), "rows_without_target": rows - len(x), "split": goal.asked.split,
     }
-    return Table(name, x, tuple(reader.name for reader in used), tuple(len(reader.names) for reader in used), clients,
+    made = Table(name, x, tuple(reader.name for reader in used), tuple(len(reader.names) for reader in used), clients,
                  place[owner], target, np.concatenate(orders)[known] if orders else None, about)
+    return _in_time(made) if goal.asked.by_time else made
+
+
+def _in_time(table: Table) -> Table:
+    """The rows of each client in the order of time, at the places where its rows were."""
+    assert table.order is not None
+    rows = np.empty(len(table.x), dtype=np.int64)
+    rows[np.argsort(table.owner, kind="stable")] = np.lexsort((table.order, table.owner))
+    return replace(table, x=table.x[rows], target=table.target._replace(values=table.target.values[rows]),
+                   order=table.order[rows])
 
 
 def _told(reader: _Column) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """What each client trains on and is tested on, as rows of (training set, then test set)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.random import Generator
 
 from umbel.data.clients import IntArray
 from umbel.data.partition import ClientRows, by_label, joined, whole_parts
+from umbel.seeds import generator
 
 TESTED = 0.3  # holdout: the share of a client's rows that it is tested on
 Tester = Callable[[IntArray, IntArray, ClientRows, Generator], tuple[ClientRows, ClientRows]]
@@ -55,6 +56,28 @@ def holdout(y: IntArray, y_test: IntArray, holds: ClientRows, rng: Generator) ->
         out = joined(rng.permutation(rows[y[rows] == c])[:size] for c, size in zip(known, take, strict=True))
         train.append(np.setdiff1d(rows, out))
         test.append(np.sort(out))
+    return train, test
+
+
+def redrawn(kinds: IntArray, holds: ClientRows, names: Sequence[str], seed: int, share: float,
+            in_one_piece: bool) -> tuple[ClientRows, ClientRows]:
+    """Of all that a client holds, in order, other rows for each seed to be tested on; by the client's name.
+
+    They are a share of its rows of each kind; where rows follow one another, as lines of a text do, one piece of it.
+    """
+    train, test = [], []
+    for rows, name in zip(holds, names, strict=True):
+        rng, mask = generator(seed, "redrawn", name), np.zeros(len(rows), dtype=bool)
+        if in_one_piece:
+            size = min(len(rows) - 1, max(1, round(share * len(rows))))
+            first = rng.integers(len(rows) - size + 1)
+            mask[first : first + size] = True
+        else:
+            for kind in np.unique(kinds[rows]):
+                same = rng.permutation(np.flatnonzero(kinds[rows] == kind))
+                mask[same[: round(share * len(same))]] = True
+        train.append(rows[~mask])
+        test.append(rows[mask])
     return train, test
 
 

@@ -183,10 +183,10 @@ def _refuse_excess(site: Site, about: dict[str, Any]) -> None:
 
 
 def site_of(context: Context, load_data: LoadData, net: Model) -> Site:
-    """What `load_data` and the node's configuration say: name, data, memory-dir, device."""
+    """What `load_data` and the node's configuration say: name, data, ordered, memory-dir, device."""
     config = context.node_config
     name = client_name(context)
-    people = alone(name, net, *load_data(context))
+    people = alone(name, net, *load_data(context), ordered=config.get("ordered") is True)
     home = Path(str(config.get("memory-dir", Path.home() / ".umbel" / "memory"))).expanduser()
     return Site(people, net, home, device_of(str(config.get("device", "cpu"))))
 
@@ -206,10 +206,11 @@ def client_name(context: Context) -> str:
     return name
 
 
-def alone(name: str, net: Model, train: Half, test: Half | None) -> Population:
+def alone(name: str, net: Model, train: Half, test: Half | None, ordered: bool = False) -> Population:
     """A population of this one client; without test rows it is trained and placed, and not scored."""
     like = Like(net.shape, ("tokens",) if net.tokens else ("pixels", "numbers"), "the model takes them")
     halves = site(f"'{name}'", (*train, *(test or ())), net.objective, like)
     x, y = (np.concatenate(parts) for parts in zip(*halves, strict=True))
     rows = np.split(np.arange(len(y)), [len(halves[0][1])])
-    return Population(Pool(x, y), [rows[0]], [rows[1]], np.zeros(1, dtype=np.int64), net.objective, [name])
+    return Population(Pool(x, y), [rows[0]], [rows[1]], np.zeros(1, dtype=np.int64), net.objective, [name],
+                      ordered=ordered)
