@@ -170,9 +170,9 @@ ALL: dict[str, Entry] = {
         lambda model: _plus((N * model, N * (HEAD + 8)), _tested(), _averaging(model)),
         lambda local, n: FedClust(warmup=2, **ONE, local=local), finds_truth=True),
     "cflgt": Entry(  # a trajectory is 2 x 3 float32
-        lambda local, truth: CFLGT(pretrain=1, gate=0.0, local=local),
-        lambda model: _plus((N * model, N * 24), _pretrained(model)),
-        lambda local, n: CFLGT(pretrain=0, gate=1.0, local=local), finds_truth=True),
+        lambda local, truth: CFLGT(pretrain=1, local=local),
+        lambda model: _plus((N * model, N * 24), _tested(), _pretrained(model)),
+        lambda local, n: CFLGT(pretrain=0, cut="gate", gate=1.0, local=local), finds_truth=True),
     "kmeans": Entry(lambda local, truth: KMeans(2, pretrain=1, local=local), _pretrained,
                     lambda local, n: KMeans(1, pretrain=1, local=local), finds_truth=True),
     "ifca": Entry(  # two models down for one choice, two losses up; everybody chooses once, then the cohort of round 1

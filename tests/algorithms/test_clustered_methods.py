@@ -341,7 +341,7 @@ def test_fedclust_compares_the_classifier_alone():
 def test_cflgt_describes_clients_on_the_pretrained_model_and_starts_from_it():
     """The anchor is FedAvg's model after K rounds with everybody, and every cluster's first model."""
     fed = tiny()
-    method = CFLGT(pretrain=2, gate=0.0, local=LOCAL)
+    method = CFLGT(pretrain=2, cut="gate", gate=0.0, local=LOCAL)
     state = method.init(fed, SEED)
     for index in range(2):
         state = method.round(fed, state, Cohort(tensor([0, 3]), index))
@@ -353,12 +353,12 @@ def test_cflgt_describes_clients_on_the_pretrained_model_and_starts_from_it():
 
 def test_cflgts_gate_answers_one_cluster():
     """A Hopkins statistic of at most `gate` is no evidence of groups, whatever affinity propagation says."""
-    state = play(CFLGT(pretrain=1, gate=1.0, local=LOCAL), tiny(), rounds=1)
+    state = play(CFLGT(pretrain=1, cut="gate", gate=1.0, local=LOCAL), tiny(), rounds=1)
     assert state.labels.tolist() == [0] * 6
     assert 0 < float(state.evidence["hopkins"]) <= 1
 
 
-@pytest.mark.parametrize("make", [lambda: CFLGT(pretrain=2, gate=0.0, local=LOCAL),
+@pytest.mark.parametrize("make", [lambda: CFLGT(pretrain=2, local=LOCAL),
                                   lambda: FLHC(pretrain=2, local=LOCAL), lambda: KMeans(2, pretrain=2, local=LOCAL)])
 def test_clusters_are_formed_a_round_later_when_the_last_of_pretraining_is_lost(make):
     """They are not given up: a method that never forms its clusters would be FedAvg in disguise."""
@@ -366,6 +366,13 @@ def test_clusters_are_formed_a_round_later_when_the_last_of_pretraining_is_lost(
     done = list(rounds(make(), fed, rounds=2))
     assert [each.record["clusters"] for each in done[:3]] == [1, 1, 1]
     assert ari(done[-1].state, TRUTH) == 1
+
+
+def test_affinity_propagations_clusters_are_joined_where_tests_cannot_tell_them_apart():
+    """Of alike clients it finds several clusters, since it always does."""
+    fed = federation((0,) * 12, sizes=[40] * 12)
+    assert int(play(CFLGT(pretrain=1, cut="gate", gate=0.0, local=LOCAL), fed, rounds=1).labels.max()) > 1
+    assert play(CFLGT(pretrain=1, local=LOCAL), fed, rounds=1).labels.tolist() == [0] * 12
 
 
 def test_flhc_clusters_updates_from_the_model_that_was_sent():
@@ -629,7 +636,8 @@ FOUNDERS = {
     "flag": lambda: FLAG(gradient_epochs=5, cut="gap", local=LOCAL),
     "flag by sweep": lambda: FLAG(gradient_epochs=5, local=LOCAL),
     "fedclust": lambda: FedClust(warmup=10, local=LOCAL),
-    "cflgt": lambda: CFLGT(pretrain=3, gate=0.0, local=LOCAL),
+    "cflgt": lambda: CFLGT(pretrain=3, local=LOCAL),
+    "cflgt by gate": lambda: CFLGT(pretrain=3, cut="gate", gate=0.0, local=LOCAL),
     "flhc": lambda: FLHC(pretrain=2, local=LOCAL),
     "kmeans": lambda: KMeans(2, pretrain=2, local=FULL),
     "fedsem": lambda: FedSEM(2, local=FULL),
@@ -772,6 +780,7 @@ AUTOMATIC = {
     "fedclust": FedClust(warmup=2, local=FULL),
     "flhc": FLHC(pretrain=1, local=FULL),
     "cflgt": CFLGT(pretrain=1, local=FULL),
+    "cflgt by gate": CFLGT(pretrain=1, cut="gate", local=FULL),
 }
 
 

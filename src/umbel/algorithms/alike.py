@@ -14,7 +14,7 @@ from torch import Tensor
 from umbel import tree
 from umbel.algorithms.base import Local, State, keeps_norms, travelling
 from umbel.clustering.grouping import joined
-from umbel.clustering.parts import distinct_counts, embedded_parts, raw_parts, read, sizes
+from umbel.clustering.parts import Parts, distinct_counts, embedded_parts, raw_parts, read, sizes
 from umbel.clustering.signatures import signature_for
 from umbel.clustering.tested import STEADY, Branch, Cut, contrast, settle, tested, together, words
 from umbel.federation.door import Cohort, Federation
@@ -54,9 +54,9 @@ def described(fed: Federation, ids: Tensor, local: Local, anchor: Params, signat
     return heard.ids, answers, sized
 
 
-def cut_by_tests(answers: Tree, start: Branch | list[Branch], seed: int) -> Cut:
+def cut_by_tests(parts: Parts, start: Branch | list[Branch], seed: int) -> Cut:
     """Clusters of described clients, along a method's tree."""
-    return tested(read(answers), start, generator(seed, "tests"))
+    return tested(parts, start, generator(seed, "tests"))
 
 
 def found(cut: Cut, answers: Tree, seed: int) -> Tree:

@@ -170,7 +170,7 @@ class OneShot(TrialSettings, Algorithm):
     @property
     def asks_for_parts(self) -> bool:
         """Whether the cut rests on tests of parts of clients' rows."""
-        return CUTS.find(self.rule_name).needs_parts
+        return self.rule_name in CUTS and CUTS[self.rule_name].needs_parts
 
     def _by_tests(self, fed: Federation, rows: Tree, sized: Tensor, chosen: Tensor, others: Tensor) -> Grouping:
         """Landmarks, or everybody, by the tree and tests; the others join as newcomers do."""
