@@ -204,7 +204,8 @@ def formed(method: umbel.Algorithm, fed: umbel.Federation) -> umbel.State:
 def core(fed: umbel.Federation) -> tuple[Ints, dict[str, Any]]:
     """The test on parts alone, along the tree of their own distances; the root is the same for every method."""
     _, answers, _ = described(fed, torch.arange(len(fed.names)), LOCAL, fed.net.init(fed.seed))
-    cut = cut_by_tests(answers, tested.by_distance(tested.energy(read(answers))), fed.seed)
+    parts = read(answers)
+    cut = cut_by_tests(parts, tested.by_distance(tested.energy(parts)), fed.seed)
     said = {"looks": cut.root.looks, "absent": cut.root.absent, "shares": cut.root.shares, "enough": cut.root.enough}
     return cut.labels, said | {"differ": cut.root.differ, "by_shares": cut.by_shares}
 

@@ -170,10 +170,11 @@ ALL: dict[str, Entry] = {
         lambda model: _plus((N * model, N * (HEAD + 8)), _tested(), _averaging(model)),
         lambda local, n: FedClust(warmup=2, **ONE, local=local), finds_truth=True),
     "cflgt": Entry(  # a trajectory is 2 x 3 float32
-        lambda local, truth: CFLGT(pretrain=1, gate=0.0, local=local),
-        lambda model: _plus((N * model, N * 24), _pretrained(model)),
-        lambda local, n: CFLGT(pretrain=0, gate=1.0, local=local), finds_truth=True),
-    "kmeans": Entry(lambda local, truth: KMeans(2, pretrain=1, local=local), _pretrained,
+        lambda local, truth: CFLGT(pretrain=1, local=local),
+        lambda model: _plus((N * model, N * 24), _tested(), _pretrained(model)),
+        lambda local, n: CFLGT(pretrain=0, cut="gate", gate=1.0, local=local), finds_truth=True),
+    "kmeans": Entry(lambda local, truth: KMeans(pretrain=1, local=local),
+                    lambda model: _plus(_tested(), _pretrained(model)),
                     lambda local, n: KMeans(1, pretrain=1, local=local), finds_truth=True),
     "ifca": Entry(  # two models down for one choice, two losses up; everybody chooses once, then the cohort of round 1
         lambda local, truth: IFCA(2, local=local),
@@ -193,8 +194,8 @@ ALL: dict[str, Entry] = {
         lambda local, truth: FedSEM(2, local=local),
         lambda model: _plus(_training(N - M, model), _averaging(model)),
         lambda local, n: FedSEM(1, weighted=True, local=local), finds_truth=True),
-    "fedgroup": Entry(lambda local, truth: FedGroup(2, steps=10, local=local),
-                      lambda model: _plus(_training(N, model), _averaging(model)),
+    "fedgroup": Entry(lambda local, truth: FedGroup(steps=10, local=local),
+                      lambda model: _plus(_tested(), _training(N, model), _averaging(model)),
                       lambda local, n: FedGroup(1, local=local), finds_truth=True),
 }
 

@@ -341,7 +341,7 @@ def test_fedclust_compares_the_classifier_alone():
 def test_cflgt_describes_clients_on_the_pretrained_model_and_starts_from_it():
     """The anchor is FedAvg's model after K rounds with everybody, and every cluster's first model."""
     fed = tiny()
-    method = CFLGT(pretrain=2, gate=0.0, local=LOCAL)
+    method = CFLGT(pretrain=2, cut="gate", gate=0.0, local=LOCAL)
     state = method.init(fed, SEED)
     for index in range(2):
         state = method.round(fed, state, Cohort(tensor([0, 3]), index))
@@ -353,19 +353,26 @@ def test_cflgt_describes_clients_on_the_pretrained_model_and_starts_from_it():
 
 def test_cflgts_gate_answers_one_cluster():
     """A Hopkins statistic of at most `gate` is no evidence of groups, whatever affinity propagation says."""
-    state = play(CFLGT(pretrain=1, gate=1.0, local=LOCAL), tiny(), rounds=1)
+    state = play(CFLGT(pretrain=1, cut="gate", gate=1.0, local=LOCAL), tiny(), rounds=1)
     assert state.labels.tolist() == [0] * 6
     assert 0 < float(state.evidence["hopkins"]) <= 1
 
 
-@pytest.mark.parametrize("make", [lambda: CFLGT(pretrain=2, gate=0.0, local=LOCAL),
-                                  lambda: FLHC(pretrain=2, local=LOCAL), lambda: KMeans(2, pretrain=2, local=LOCAL)])
+@pytest.mark.parametrize("make", [lambda: CFLGT(pretrain=2, local=LOCAL),
+                                  lambda: FLHC(pretrain=2, local=LOCAL), lambda: KMeans(pretrain=2, local=LOCAL)])
 def test_clusters_are_formed_a_round_later_when_the_last_of_pretraining_is_lost(make):
     """They are not given up: a method that never forms its clusters would be FedAvg in disguise."""
     fed = lose(tiny(), "train", rounds={1})
     done = list(rounds(make(), fed, rounds=2))
     assert [each.record["clusters"] for each in done[:3]] == [1, 1, 1]
     assert ari(done[-1].state, TRUTH) == 1
+
+
+def test_affinity_propagations_clusters_are_joined_where_tests_cannot_tell_them_apart():
+    """Of alike clients it finds several clusters, since it always does."""
+    fed = federation((0,) * 12, sizes=[40] * 12)
+    assert int(play(CFLGT(pretrain=1, cut="gate", gate=0.0, local=LOCAL), fed, rounds=1).labels.max()) > 1
+    assert play(CFLGT(pretrain=1, local=LOCAL), fed, rounds=1).labels.tolist() == [0] * 12
 
 
 def test_flhc_clusters_updates_from_the_model_that_was_sent():
@@ -402,6 +409,32 @@ def test_kmeans_with_more_clusters_than_clients():
     """As many clusters as there are local models."""
     state = play(KMeans(40, pretrain=1, local=LOCAL), tiny(), rounds=2)
     assert tree.count(state.models) == 6
+
+
+@pytest.mark.parametrize("make", [lambda: KMeans(pretrain=1, local=LOCAL), lambda: FedGroup(steps=20, local=LOCAL)])
+@pytest.mark.parametrize("truth", [(0,) * 12, (0, 1, 2) * 4, (3, 0, 1, 2) * 3])
+def test_where_no_number_is_given_halves_are_halved_until_tests_tell_nobody_apart(make, truth):
+    """One, three, four groups: as many clusters, also where a half is no single group. Why is what tests said."""
+    method, fed = make(), federation(truth, sizes=[40] * 12)
+    state = play(method, fed, rounds=1)
+    assert ari(state, truth) == 1
+    assert tree.count(state.models) == len(set(truth))
+    assert ("cannot be told apart" in method.why(state)) == (len(set(truth)) == 1)
+
+
+@pytest.mark.parametrize("rows", [20, 120])
+@pytest.mark.parametrize("make", [lambda: KMeans(pretrain=1, local=LOCAL), lambda: FedGroup(steps=20, local=LOCAL)])
+def test_a_newcomers_size_does_not_matter_where_the_number_is_found(make, rows):
+    """Members have 40 rows; whose weights moved less or more by its size joins its group all the same."""
+    method, fed = make(), federation((0, 1) * 6, sizes=[40] * 10 + [rows] * 2)
+    state = play(method, without(fed, 10, 11), rounds=1)
+    fed.online[[10, 11]] = True
+    assert method.admit(fed, state, Cohort(tensor([10, 11]), 1, "admit")).labels.tolist() == [0, 1] * 6
+
+
+def test_where_the_number_is_found_fedgroup_asks_everybody_first():
+    """Nothing says how many are enough."""
+    assert int((FedGroup(sample=1, steps=5, local=LOCAL).init(tiny(), SEED).labels >= 0).sum()) == 6
 
 
 def test_fedsem_is_em_by_hand():
@@ -629,11 +662,14 @@ FOUNDERS = {
     "flag": lambda: FLAG(gradient_epochs=5, cut="gap", local=LOCAL),
     "flag by sweep": lambda: FLAG(gradient_epochs=5, local=LOCAL),
     "fedclust": lambda: FedClust(warmup=10, local=LOCAL),
-    "cflgt": lambda: CFLGT(pretrain=3, gate=0.0, local=LOCAL),
+    "cflgt": lambda: CFLGT(pretrain=3, local=LOCAL),
+    "cflgt by gate": lambda: CFLGT(pretrain=3, cut="gate", gate=0.0, local=LOCAL),
     "flhc": lambda: FLHC(pretrain=2, local=LOCAL),
-    "kmeans": lambda: KMeans(2, pretrain=2, local=FULL),
+    "kmeans": lambda: KMeans(pretrain=2, local=FULL),
+    "kmeans of two": lambda: KMeans(2, pretrain=2, local=FULL),
     "fedsem": lambda: FedSEM(2, local=FULL),
-    "fedgroup": lambda: FedGroup(2, steps=50, local=LOCAL),
+    "fedgroup": lambda: FedGroup(steps=50, local=LOCAL),
+    "fedgroup of two": lambda: FedGroup(2, steps=50, local=LOCAL),
 }
 CHOOSERS = {
     "ifca": lambda: IFCA(2, first="expert", expert=1.0, truth=WITH_STRANGERS, local=LOCAL),
@@ -772,6 +808,9 @@ AUTOMATIC = {
     "fedclust": FedClust(warmup=2, local=FULL),
     "flhc": FLHC(pretrain=1, local=FULL),
     "cflgt": CFLGT(pretrain=1, local=FULL),
+    "cflgt by gate": CFLGT(pretrain=1, cut="gate", local=FULL),
+    "kmeans": KMeans(pretrain=1, local=FULL),
+    "fedgroup": FedGroup(steps=10, local=FULL),
 }
 
 

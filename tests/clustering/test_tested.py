@@ -449,6 +449,16 @@ def test_a_client_without_parts_joins_somebody():
     assert cut(parts).labels.max() == 1
 
 
+def test_clients_that_a_method_cannot_halve_stay_together():
+    """They differ, but the method sees nothing to part them by: an empty half is no cluster."""
+    parts, asked = drawn(0, (0, 0, 0, 1, 1, 1), apart=3), []
+    found = tested.tested(parts, tested.by_halving(lambda some: asked.append(some) or (some, some[:0]), np.arange(6)),
+                          rng())
+    assert found.root.differ
+    assert found.labels.tolist() == [0] * 6
+    assert len(asked) == 1
+
+
 # Newcomers --------------------------------------------------------------------------------------------------------
 
 

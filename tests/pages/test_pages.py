@@ -55,7 +55,8 @@ def test_a_comparison_becomes_one_page(umbel: Umbel, tmp_path: Path) -> None:
 
 def test_cflgt_shows_its_trajectories_and_a_tree_for_the_eye(umbel: Umbel, tmp_path: Path) -> None:
     """Affinity propagation has no dendrogram: the page says whose tree it is."""
-    assert umbel("run", "cflgt", *SMALL, "--set", "pretrain=1", "--set", "gate=0", "--out", "a", "-q").code == 0
+    assert umbel("run", "cflgt", *SMALL, "--set", "pretrain=1", "--set", "cut=gate", "--set", "gate=0", "--out", "a",
+                 "-q").code == 0
     assert umbel("report", "a", "--out", "deep/r.html").out == "Report: deep/r.html\n"
     text = (tmp_path / "deep" / "r.html").read_text()
     assert "Gradient trajectories" in sections(text)

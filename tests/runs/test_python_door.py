@@ -327,7 +327,7 @@ def test_a_newcomer_gets_the_model_that_was_kept(tmp_path, digits):
 
 def test_clustering_is_timed_wherever_it_happens():
     """After rounds of pre-training as well as before the first, and without the time that clients took."""
-    for method in (u.CFLGT(pretrain=2, gate=0.0, local=LOCAL), u.KMeans(2, pretrain=2, local=LOCAL),
+    for method in (u.CFLGT(pretrain=2, local=LOCAL), u.KMeans(2, pretrain=2, local=LOCAL),
                    u.PACFL(local=LOCAL), u.FedSEM(2, local=LOCAL),
                    u.FLAG(gradient_epochs=1, validators=3, validation_rounds=1, local=LOCAL)):
         result = u.run(method, tiny(), rounds=1, fine_tune=0)

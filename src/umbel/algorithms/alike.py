@@ -5,7 +5,7 @@ Evidence: `parts`, what each client of `parts_of` said of its rows; `part_sizes`
 `test`, what was found; `together`, how steady the clusters are.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import torch
@@ -14,16 +14,28 @@ from torch import Tensor
 from umbel import tree
 from umbel.algorithms.base import Local, State, keeps_norms, travelling
 from umbel.clustering.grouping import joined
-from umbel.clustering.parts import distinct_counts, embedded_parts, raw_parts, read, sizes
-from umbel.clustering.signatures import signature_for
+from umbel.clustering.parts import Parts, distinct_counts, embedded_parts, raw_parts, read, sizes
+from umbel.clustering.signatures import SIGNATURES, signature_for
 from umbel.clustering.tested import STEADY, Branch, Cut, contrast, settle, tested, together, words
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
+from umbel.fields import choice
 from umbel.nets.model import Model
 from umbel.seeds import generator
 from umbel.tree import Params, Tree
 
 SIGNATURE_ROUND = 0  # whenever it is asked for, a signature is drawn from the same stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartsSettings:
+    """What every method can be told that asks for parts of rows."""
+
+    signature: str = choice("auto", "auto", *SIGNATURES)  # what a row is as a vector; auto: by the kind of data
+
+    def __post_init__(self) -> None:
+        """`Algorithm` checks."""
+        super().__post_init__()  # type: ignore[misc]
 
 
 def deal_for(net: Model) -> str:
@@ -54,9 +66,9 @@ def described(fed: Federation, ids: Tensor, local: Local, anchor: Params, signat
     return heard.ids, answers, sized
 
 
-def cut_by_tests(answers: Tree, start: Branch | list[Branch], seed: int) -> Cut:
+def cut_by_tests(parts: Parts, start: Branch | list[Branch], seed: int) -> Cut:
     """Clusters of described clients, along a method's tree."""
-    return tested(read(answers), start, generator(seed, "tests"))
+    return tested(parts, start, generator(seed, "tests"))
 
 
 def found(cut: Cut, answers: Tree, seed: int) -> Tree:
@@ -69,6 +81,11 @@ def found(cut: Cut, answers: Tree, seed: int) -> Tree:
         steady = together(parts, cut.labels, generator(seed, "bootstrap"), cut.by_shares)
         evidence["together"] = torch.from_numpy(steady)
     return evidence
+
+
+def kept(cut: Cut, who: Tensor, answers: Tree, sized: Tensor, seed: int) -> Tree:
+    """All evidence of a cut of these clients."""
+    return found(cut, answers, seed) | {"parts": answers, "parts_of": who, "part_sizes": sized}
 
 
 def joining(known: Tree, labels: Tensor, newcomers: Tree, clusters: int, names: list[str], seed: int,

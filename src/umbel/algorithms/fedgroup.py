@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from umbel import tree
+from umbel.algorithms import alike
+from umbel.algorithms.alike import PartsSettings
 from umbel.algorithms.base import (
     Algorithm,
     Local,
@@ -22,6 +24,7 @@ from umbel.algorithms.base import (
     training,
 )
 from umbel.algorithms.centres import join_nearest
+from umbel.algorithms.halves import halved
 from umbel.algorithms.oneshot import updates
 from umbel.algorithms.server import SERVERS
 from umbel.clustering.flat import kmeans
@@ -37,11 +40,16 @@ from umbel.tree import Params
 
 
 @dataclass(frozen=True)
-class FedGroup(Algorithm):
-    """Euclidean distance of decomposed cosine similarity (EDC), k-means, cold start of newcomers."""
+class FedGroup(PartsSettings, Algorithm):
+    """Euclidean distance of decomposed cosine similarity (EDC), k-means, cold start of newcomers.
 
-    clusters: int = number(2, ge=1)  # m
-    sample: int = number(20, ge=1)  # clients that are asked first, for each cluster
+    The paper is given m. Where it is not, EDC and 2-means part clients in two (m = 2), and each half again, as long as
+    tests of parts of rows tell its members apart. Then everybody is asked first: no number of clusters says how many
+    are enough, and each would be asked for the same when it is met.
+    """
+
+    clusters: int = number(0, ge=0)  # m; 0 = found
+    sample: int = number(20, ge=1)  # clients that are asked first, for each cluster; where m is found, all are
     steps: int = number(50, ge=1, le=STEPS)  # batches of the first training
     local: Local = training()
 
@@ -49,20 +57,22 @@ class FedGroup(Algorithm):
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def init(self, fed: Federation, seed: int) -> State:
-        """Group 20 k clients; the rest stay unplaced and are admitted when they are met."""
+        """Group m x `sample` clients; the rest stay unplaced and are admitted when they are met."""
         state = one_cluster(fed, seed)
         anchor = tree.take(state.models, 0)
-        there = fed.online.nonzero().flatten().tolist()
-        first = sorted(there, key=lambda i: key(seed, "fedgroup", fed.names[i]))[: self.sample * self.clusters]
+        there = sorted(fed.online.nonzero().flatten().tolist(), key=lambda i: key(seed, "fedgroup", fed.names[i]))
+        first = there[: self.sample * self.clusters or len(there)]
         who, changes = self._updates(fed, torch.tensor(sorted(first)), anchor)
-        labels = torch.full((len(fed.names),), -1)
-        with fed.timing(CLUSTERING):
-            directions = torch.linalg.svd(changes, full_matrices=False).Vh[: self.clusters]  # V: (m, d)
-            groups, _ = kmeans(1 - cosine(changes, directions), self.clusters, seed)  # EDC: cosines with the directions
-            made = centred(changes, canonical(groups, name_order(fed, who)), cosine)
-        labels[who] = made.labels
-        grown = state.grow(anchor, len(made.evidence["centres"]) - 1)
-        return replace(grown, labels=labels, evidence=made.evidence | {"anchor": tree.to(anchor, "cpu")})
+        if self.clusters:
+            labels = torch.full((len(fed.names),), -1)
+            with fed.timing(CLUSTERING):
+                groups, _ = kmeans(_edc(changes, self.clusters), self.clusters, seed)
+                made = centred(changes, canonical(groups, name_order(fed, who)), cosine)
+            labels[who], evidence = made.labels, made.evidence
+        else:
+            labels, evidence = halved(fed, who, changes, self.local, anchor, self.signature, lambda some: _edc(some, 2))
+        grown = state.grow(anchor, int(labels.max()))
+        return replace(grown, labels=labels, evidence=evidence | {"anchor": tree.to(anchor, "cpu")})
 
     def _updates(self, fed: Federation, ids: Tensor, anchor: Params) -> tuple[Tensor, Tensor]:
         heard = train_to_describe(fed, Cohort(ids, 0, SIGNATURE), self.local, anchor,
@@ -74,6 +84,18 @@ class FedGroup(Algorithm):
         return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
-        """The first training, then the group whose mean update points the same way."""
+        """The first training, then the group whose mean update points the same way; or by tests, as found."""
+        if "parts" in state.evidence:
+            return alike.join(fed, state, newcomers, self.local, self.signature)
         who, changes = self._updates(fed, newcomers.ids, tree.to(state.evidence["anchor"], fed.device))
         return join_nearest(state, who, changes, cosine)
+
+    def why(self, state: State) -> str:
+        """What tests said, where they were asked."""
+        return alike.why(state) if "test" in state.evidence else ""
+
+
+def _edc(changes: Tensor, directions: int) -> Tensor:
+    """One minus the cosines of updates (n, d) with their main directions V, (n, m)."""
+    main = torch.linalg.svd(changes, full_matrices=False).Vh[:directions]  # V: (m, d)
+    return 1 - cosine(changes, main)

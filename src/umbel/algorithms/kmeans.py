@@ -11,6 +11,8 @@ from typing import ClassVar
 import torch
 
 from umbel import tree
+from umbel.algorithms import alike
+from umbel.algorithms.alike import PartsSettings
 from umbel.algorithms.base import (
     Algorithm,
     Local,
@@ -24,6 +26,7 @@ from umbel.algorithms.base import (
     training,
 )
 from umbel.algorithms.centres import join_by_weights
+from umbel.algorithms.halves import halved
 from umbel.algorithms.server import SERVERS
 from umbel.clustering.grouping import kmeans
 from umbel.federation.door import Cohort, Federation, Heard
@@ -33,10 +36,14 @@ from umbel.tree import Stack
 
 
 @dataclass(frozen=True)
-class KMeans(Algorithm):
-    """k-means on locally trained weights, once, after `pretrain` rounds."""
+class KMeans(PartsSettings, Algorithm):
+    """k-means on locally trained weights, once, after `pretrain` rounds.
 
-    clusters: int = number(4, ge=1)  # k, given
+    The paper is given k. Where it is not, 2-means parts all clients, and each half again, as long as tests of parts of
+    rows tell its members apart.
+    """
+
+    clusters: int = number(0, ge=0)  # k; 0 = found
     pretrain: int = number(20, ge=1)
     local: Local = training()
 
@@ -49,7 +56,7 @@ class KMeans(Algorithm):
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg with everybody; the last such round's answers are clustered; then FedAvg in each cluster."""
-        if "centres" in state.evidence:
+        if "anchor" in state.evidence:
             return clustered_round(fed, state, cohort, self.local, server=self.server_rule)
         heard = train_from_clusters(fed, state, everyone(fed, cohort), self.local)
         sent, state = state.models, averaged(fed, state, heard, self.server_rule)
@@ -57,17 +64,26 @@ class KMeans(Algorithm):
 
     def cluster(self, fed: Federation, state: State, sent: Stack, heard: Heard) -> State:
         """k-means of the flat weights; every cluster starts from the global model."""
-        points = tree.flat(heard.answers["model"], fed.net.trained)
-        labels = torch.full_like(state.labels, -1)
-        with fed.timing(CLUSTERING):
-            made = kmeans(points, self.clusters, fed.seed, name_order(fed, heard.ids))
-        labels[heard.ids] = made.labels
-        grown = state.grow(tree.take(state.models, 0), len(made.evidence["centres"]) - 1)
-        evidence = made.evidence | {"anchor": tree.to(tree.take(sent, 0), "cpu")}
+        points, anchor = tree.flat(heard.answers["model"], fed.net.trained), tree.take(sent, 0)
+        if self.clusters:
+            labels = torch.full_like(state.labels, -1)
+            with fed.timing(CLUSTERING):
+                made = kmeans(points, self.clusters, fed.seed, name_order(fed, heard.ids))
+            labels[heard.ids], evidence = made.labels, made.evidence
+        else:
+            labels, evidence = halved(fed, heard.ids, points, self.local, anchor, self.signature)
+        grown = state.grow(tree.take(state.models, 0), int(labels.max()))
+        evidence = evidence | {"anchor": tree.to(anchor, "cpu")}
         return replace(grown, labels=labels, evidence=evidence, slots={})  # all start alike
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
-        """Train from the model that the others' weights came from; join the nearest centre."""
+        """Train from the model that the others' weights came from, join the nearest centre; or by tests, as found."""
+        if "parts" in state.evidence:
+            return alike.join(fed, state, newcomers, self.local, self.signature)
         if "centres" not in state.evidence:
             return super().admit(fed, state, newcomers)
         return join_by_weights(fed, state, newcomers, self.local, self.pretrain - 1)
+
+    def why(self, state: State) -> str:
+        """What tests said, where they were asked."""
+        return alike.why(state) if "test" in state.evidence else ""

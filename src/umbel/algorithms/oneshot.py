@@ -14,7 +14,7 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms import alike
-from umbel.algorithms.alike import SIGNATURE_ROUND
+from umbel.algorithms.alike import SIGNATURE_ROUND, PartsSettings
 from umbel.algorithms.base import (
     Algorithm,
     Local,
@@ -53,14 +53,10 @@ TRIALS = ("none", "veto", "must")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialSettings:
+class TrialSettings(PartsSettings):
     """What every one-shot method can be told of a trial: do clusters that tests found pay? (sweep.pays)."""
 
     trial: str = choice("none", *TRIALS)  # veto: no clusters where one model is better; must: only where they are
-
-    def __post_init__(self) -> None:
-        """`Algorithm` checks."""
-        super().__post_init__()  # type: ignore[misc]
 
 
 class OneShot(TrialSettings, Algorithm):
@@ -73,7 +69,6 @@ class OneShot(TrialSettings, Algorithm):
     threshold: float = 0.0  # for the cut by value
     landmarks: int = 0  # clients that are grouped by the dendrogram; the others join these. 0 = everybody
     start: str = "shared"  # whether clusters start from the anchor, or each from a random model of its own
-    signature: str = "auto"  # what a row is as a vector, in parts of rows too; auto: by the kind of data
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
     @abstractmethod
@@ -170,7 +165,7 @@ class OneShot(TrialSettings, Algorithm):
     @property
     def asks_for_parts(self) -> bool:
         """Whether the cut rests on tests of parts of clients' rows."""
-        return CUTS.find(self.rule_name).needs_parts
+        return self.rule_name in CUTS and CUTS[self.rule_name].needs_parts
 
     def _by_tests(self, fed: Federation, rows: Tree, sized: Tensor, chosen: Tensor, others: Tensor) -> Grouping:
         """Landmarks, or everybody, by the tree and tests; the others join as newcomers do."""

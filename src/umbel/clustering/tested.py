@@ -276,7 +276,7 @@ def by_distance(apart: Floats, members: Ints | None = None) -> Branch:
 
 
 def by_halving(halve: Callable[[Ints], tuple[Ints, Ints]], members: Ints) -> Branch:
-    """Clients that are parted in two, and each half again; who cannot be parted stays together."""
+    """Clients that are parted in two, and each half again; where one half is empty, all stay together."""
     if len(members) < 2:
         return Branch(members, None)
 
@@ -365,7 +365,10 @@ def _walk(parts: Parts, start: list[Branch], near: Floats, tests: tuple[Test, ..
             clusters.append(branch.members)
         else:
             left, right = branch.halves()
-            todo += [right, left]
+            if len(left.members) and len(right.members):
+                todo += [right, left]
+            else:
+                clusters.append(branch.members)
     told: set[frozenset[int]] = set()  # unions of two clusters that differ
 
     def alike() -> tuple[int, int, Ints] | None:
