@@ -49,6 +49,7 @@ class Dataset:
     owners: tuple[IntArray, IntArray] | None = None  # of training and of test rows: the row's place in `clients`
     columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
+    validation: NDArray[np.bool_] | None = None  # of the training rows, which nobody trains on; None = drawn
 
     def __post_init__(self) -> None:
         if self.objective is None and not self.classes:
@@ -87,6 +88,8 @@ class Dataset:
         for array in (self.x_train, self.y_train, self.x_test, self.y_test):
             digest.update(f" {array.dtype.kind}{array.dtype.itemsize} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+        if self.validation is not None:
+            digest.update(self.validation.tobytes())
         return digest.hexdigest()
 
     @property

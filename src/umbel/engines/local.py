@@ -78,7 +78,9 @@ class LocalClients:
         change = people.change_of(i, now)
         if (i, which, change) not in self._cache:
             train, test = (people.train[i], people.test[i]) if change is None else people.changes[change][2:4]
-            self._cache[i, which, change] = rows_of(train, test, which, self.seed, people.names[i])
+            known = {} if people.validation is None else {"fit": train, "validation": people.validation[i]}
+            drawn = known[which] if which in known else rows_of(train, test, which, self.seed, people.names[i])
+            self._cache[i, which, change] = drawn
         return self._cache[i, which, change]
 
     def plan(self, i: int, cohort: Cohort, work: Work, now: int = 0) -> IntArray:
