@@ -199,7 +199,8 @@ DATASETS: dict[str, Source] = {
     "beijing-air": Source(
         "Beijing's air at 12 stations: PM2.5 in 1, 6, 24 hours", "CC BY 4.0 as far as known",
         21_850, 8_941, (24, 23), mean=(0.0,), std=(1.0,),  # its reader scales, column by column
-        objective=Regress(columns=3, centre=81.3, scale=79.0, bins=(22.0, 58.0, 113.0), unit="µg/m³"), clients=12,
+        objective=Regress(columns=3, centre=81.3, scale=79.0, bins=(22.0, 58.0, 113.0), unit="µg/m³",
+                          labels=("1 hour ahead", "6 hours ahead", "24 hours ahead")), clients=12,
         cite="Zhang et al., Cautionary Tales on Air-Quality Improvement in Beijing, Proceedings of the Royal Society A"
              " 473, 2017",
     ),

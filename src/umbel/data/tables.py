@@ -469,8 +469,7 @@ def validation(table: Table, asked: Asked) -> NDArray[np.bool_]:
     """(rows,) which rows a column keeps for validation: nobody trains on them."""
     if not asked.split.startswith("column:"):
         return np.zeros(len(table.x), dtype=bool)
-    assert table.order is not None
-    held: NDArray[np.bool_] = table.order == WORDS.index("validation")
+    held: NDArray[np.bool_] = np.asarray(table.order) == WORDS.index("validation")
     return held
 
 
@@ -509,7 +508,7 @@ def objective_for(table: Table, asked: Asked) -> Objective:
     if isinstance(goal, Objective) and not (isinstance(goal, Classify) and not goal.labels):
         return goal
     if not table.target.names:
-        return Regress()
+        return Regress(labels=(str(asked.target),))
     known = goal if isinstance(goal, Classify) else Classify(len(table.target.names))
     if known.classes != len(table.target.names):
         raise UmbelError(f"The target of {table.name} has {len(table.target.names)} classes. Got an objective with"
