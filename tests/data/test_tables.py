@@ -4,13 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import umbel
 from umbel.data import tables
 from umbel.data.own import from_folder, from_frame, from_huggingface, from_partitions, read_site, to_huggingface
-from umbel.data.prepare import Column, Preparation, Sums
+from umbel.data.plans import load_plan, realise, save_plan
+from umbel.data.prepare import Column, Preparation, Sums, prepared
 from umbel.data.scenarios import draw
 from umbel.data.tables import Asked, hashed
+from umbel.engines.local import LocalClients
 from umbel.errors import UmbelError
 from umbel.federation.phases import PREPARE
 from umbel.nets.objective import Classify, Regress
@@ -242,3 +245,53 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     other = tables.read([(None, written(tmp_path))], asked, "patients")
     assert np.array_equal(one.x, other.x, equal_nan=True)
     assert one.about == other.about
+
+
+def test_a_column_says_what_is_for_validation(tmp_path: Path) -> None:
+    """Rows with that word choose and are never trained on, on any engine and after scaling by site; partitions keep
+    them, and another word makes other rows.
+    """
+    words = ["train", "train", "Train ", "train", "validation", "validation", "test", "test"]
+    data = from_frame(frame(part=words, place=range(8)), client="hospital", target="death", split="column:part")
+    assert data.validation is not None
+    assert data.x_train[data.validation][:, 2].tolist() == [4, 5]
+    save_plan(tmp_path / "plan.npz", draw("natural", data))
+    plan = load_plan(tmp_path / "plan.npz")
+    for scaling in ("federated", "site"):
+        people = prepared(realise(plan, data), Preparation(tuple(map(Column, data.columns)), scaling))
+        clients = LocalClients(people, 0, torch.device("cpu"))
+        held = {which: [clients.rows(i, which) for i in range(2)] for which in ("train", "fit", "validation", "test")}
+        targets = {which: [people.pool.y[rows].tolist() for rows in both] for which, both in held.items()}
+        assert targets == {"train": [[1, 0], [0, 0]], "fit": [[1, 0], [0, 0]], "validation": [[0], [1]],
+                           "test": [[1], [0]]}
+    words[3] = "validation"
+    other = from_frame(frame(part=words, place=range(8)), client="hospital", target="death", split="column:part")
+    assert other.digest != data.digest
+    with pytest.raises(UmbelError, match="iid deals rows anew or changes them, and some of frame are only for"):
+        draw("iid", data)
+    words[5] = "train"
+    words[3] = "train"
+    with pytest.raises(UmbelError, match="Every client needs a row to be validated on, and 'a' has none, of 4 in all"):
+        from_frame(frame(part=words), client="hospital", target="death", split="column:part")
+
+
+@pytest.mark.parametrize("engine", ["loop", "simulator", "flower"])
+def test_words_for_validation_hold_on_every_engine(engine: str) -> None:
+    """The best round is chosen on those rows alone, and what they hold changes no model."""
+    if engine == "flower":
+        pytest.importorskip("flwr")
+    words = ["train"] * 4 + ["validation", "validation", "test", "test"]
+
+    def run(ages: list[float]) -> umbel.Result:
+        data = from_frame(frame(part=words, age=[*np.arange(4.0), *ages, 6, 7]), client="hospital", target="death",
+                          drop=["sex"], split="column:part")
+        fed = umbel.simulate(data, engine="loop" if engine == "flower" else engine, device="cpu")
+        if engine == "flower":
+            from umbel.flower.inprocess import InProcessFlower
+            fed = InProcessFlower(fed.net, fed.clients.population, 0)
+        return umbel.run(umbel.FedAvg(local=umbel.Local(rows="fit")), fed, rounds=1, keep="best")
+
+    one, other = run([4, 5]), run([400, -500])
+    assert one.records[-1]["validation"]["over"] == 2
+    assert one.records[-1]["validation"]["pooled"] is not None
+    assert all(torch.equal(one.models[name], other.models[name]) for name in one.models)

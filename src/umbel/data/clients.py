@@ -84,6 +84,7 @@ class Population:
     columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     ordered: bool = False  # a client's training rows are in the order of time: its last ones are for validation
     changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
+    validation: list[IntArray] | None = None  # rows only for this; None = a share of the training rows is drawn
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_of(self.objective))
@@ -148,6 +149,7 @@ class Population:
             joins=None if self.joins is None else self.joins[order],
             leaves=None if self.leaves is None else self.leaves[order],
             changes=tuple(change._replace(client=int(place[change.client])) for change in self.changes),
+            validation=self.validation and [self.validation[i] for i in order],
         )
 
     @property
@@ -208,7 +210,7 @@ class Population:
             digest.update(b"ordered")
         if self.names != numbered(len(self.train)):  # seeds follow names
             digest.update(json.dumps(self.names).encode())
-        for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test):
+        for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test, *(self.validation or ())):
             digest.update(str((array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
         for change in self.changes:
@@ -234,7 +236,7 @@ class Population:
         return Population(
             self.pool, union(self.train), union(self.test), groups, self.objective,
             names=[f"group{group}" for group in groups], facts={**self.facts, "pooled": True}, levels=self.levels,
-            columns=self.columns,
+            columns=self.columns, validation=self.validation and union(self.validation),
         )
 
 

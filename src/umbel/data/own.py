@@ -159,8 +159,9 @@ def read_site(path: str | Path, preparation: Preparation | str | Path, *, split:
     if len(y) < 2:
         return (how.applied(table.x, table.x), y), None
     test = tables.tested(table, asked, seed)
-    own = table.x[~test]
-    return (how.applied(own, own), y[~test]), (how.applied(table.x[test], own), y[test])
+    trained = ~test & ~tables.validation(table, asked)
+    own = table.x[trained]
+    return (how.applied(own, own), y[trained]), (how.applied(table.x[test], own), y[test])
 
 
 # Sets
@@ -169,13 +170,14 @@ def read_site(path: str | Path, preparation: Preparation | str | Path, *, split:
 def _of_table(table: Table, asked: Asked, seed: int) -> Dataset:
     goal = tables.objective_for(table, asked)
     y, test = _targets(table, goal), tables.tested(table, asked, seed)
+    held = tables.validation(table, asked)[~test]
     about = {**table.about, "client": asked.client or "file", "objective": goal.kind,
              "sites": _counts(table.clients, table.owner)}
     return Dataset(
         table.name, table.x[~test], y[~test], table.x[test], y[test], objective=goal,
         levels=table.levels if any(table.levels) else (), columns=table.columns, clients=table.clients,
         owners=(table.owner[~test], table.owner[test]) if table.clients else None, understood=about,
-        ordered=asked.by_time,
+        validation=held if held.any() else None, ordered=asked.by_time,
     )
 
 

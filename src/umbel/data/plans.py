@@ -58,8 +58,12 @@ class Plan:
     facts: dict[str, Any]  # JSON; `groups` is 0 where there are no true groups
     events: tuple[Event, ...] = ()
     dealt: IntArray | None = None  # (clients,) the group by the partition alone, without shifts; None = not known
+    validation: ClientRows | None = None  # rows that are only for this; None = a share of the training rows is drawn
 
     def __post_init__(self) -> None:
+        if self.validation is not None and (any(self.shift) or any(each.kind == "change" for each in self.events)):
+            raise UmbelError("Clients whose data say which rows are for validation keep all their rows as they are:"
+                             " leave out the change, or the words for validation.")
         comings: dict[tuple[str, int], int] = {}
         for event in self.events:
             if event.client >= len(self.train):
@@ -121,6 +125,11 @@ def realise(plan: Plan, dataset: Dataset) -> Population:
     holdings = _holdings(plan)
     for holding in holdings:
         _check_rows(holding, len(dataset.y_train) + len(dataset.y_test))
+    for holding, held in zip(holdings, plan.validation or (), strict=False):
+        _check_rows(holding._replace(train=held), len(dataset.y_train) + len(dataset.y_test))
+        if np.isin(held, np.concatenate([holding.train, holding.test])).any():
+            raise UmbelError(f"Rows for validation serve nothing else. Client {holding.client} trains or is tested on"
+                             " some of its own.")
     try:
         return _realised(plan, dataset, holdings)
     except MemoryError as error:
@@ -136,10 +145,12 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
     start = 0
     for kind in dict.fromkeys(holding.shift for holding in holdings):  # one pool for each kind of shift, in a line
         members = [k for k, holding in enumerate(holdings) if holding.shift == kind]
-        rows = np.unique(np.concatenate([part for k in members for part in (holdings[k].train, holdings[k].test)]))
+        rows = np.unique(np.concatenate([*(part for k in members for part in (holdings[k].train, holdings[k].test)),
+                                         *(plan.validation or ())]))  # which there are only where nobody has a shift
         for k in members:
             train[k] = start + np.searchsorted(rows, holdings[k].train)
             test[k] = start + np.searchsorted(rows, holdings[k].test)
+        validation = plan.validation and [np.searchsorted(rows, held) for held in plan.validation]
         pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
         start += len(rows)
     pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
@@ -152,7 +163,7 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
     return Population(
         pool, train[:n], test[:n], plan.truth, dataset.objective, list(plan.facts.get("names", [])), facts=plan.facts,
         levels=dataset.levels, columns=dataset.columns, ordered=plan.facts.get("ordered") is True, changes=changes,
-        joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER),
+        joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER), validation=validation,
     )
 
 
@@ -201,7 +212,9 @@ def plan_bytes(plan: Plan) -> bytes:
     arrays: dict[str, Any] = {"truth": plan.truth, "shift": np.array(plan.shift), "about": np.array(json.dumps(about))}
     if plan.dealt is not None:
         arrays["dealt"] = plan.dealt
-    for which, rows in (("train", plan.train), ("test", plan.test)):
+    for which, rows in (("train", plan.train), ("test", plan.test), ("validation", plan.validation or ())):
+        if not rows:
+            continue
         arrays[f"{which}_rows"] = np.concatenate(rows)
         arrays[f"{which}_ends"] = np.cumsum([len(part) for part in rows])
     file = io.BytesIO()
@@ -237,12 +250,13 @@ def _plan(arrays: Mapping[str, Any], about: Any) -> Plan:
     truth = _whole("truth", arrays["truth"], MOST_CLIENTS)
     dealt = _whole("dealt", arrays["dealt"], MOST_CLIENTS) if "dealt" in arrays else None
     kinds = _few("shift", arrays["shift"].tolist())
-    for part in (test, truth, kinds, *([] if dealt is None else [dealt])):
+    held = _parts("validation", arrays) if "validation_rows" in arrays else None
+    for part in (test, truth, kinds, *(each for each in (dealt, held) if each is not None)):
         if len(part) != len(train):
             raise ValueError(f"it speaks of {len(train)} clients and of {len(part)}")
     for kind in {*kinds, *(event.shift for event in events if event.shift is not None)}:
         shift.must_be_known(kind)
-    return Plan(train, test, kinds, truth, classes, mode, facts, events, dealt)
+    return Plan(train, test, kinds, truth, classes, mode, facts, events, dealt, held)
 
 
 def _event(train: list[int] | None, test: list[int] | None, **rest: Any) -> Event:

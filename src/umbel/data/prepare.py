@@ -196,19 +196,22 @@ def prepared(people: Population, how: Preparation) -> Population:
 
 def _apart(people: Population, how: Preparation) -> Population:
     """Each client with its own copies of its rows, scaled by its own training rows."""
-    train, test = list(people.train), list(people.test)
+    train, test, validation = list(people.train), list(people.test), people.validation and list(people.validation)
     changes = list(people.changes)
     xs, ys, at = [], [], 0
     for i, own in enumerate(people.train):
         later = [k for k, change in enumerate(changes) if change.client == i]
-        held = np.unique(np.concatenate([own, people.test[i], *(rows for k in later for rows in changes[k][2:4])]))
+        held = np.unique(np.concatenate([own, people.test[i], *(rows for k in later for rows in changes[k][2:4]),
+                                         *([] if validation is None else [validation[i]])]))
         xs.append(how.applied(people.pool.x[held], people.pool.x[own]))
         ys.append(people.pool.y[held])
         train[i], test[i] = (at + np.searchsorted(held, rows) for rows in (own, people.test[i]))
+        if validation is not None:
+            validation[i] = at + np.searchsorted(held, validation[i])
         for k in later:
             change = changes[k]
             moved = [at + np.searchsorted(held, rows) for rows in (change.train, change.test)]
             changes[k] = change._replace(train=moved[0], test=moved[1])
         at += len(held)
     return replace(people, pool=Pool(np.concatenate(xs), np.concatenate(ys)), train=train, test=test,
-                   changes=tuple(changes))
+                   changes=tuple(changes), validation=validation)

@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -226,8 +226,10 @@ def draw(
     if mode not in (TEST_MODES | {OWN: None} if first.natural else TEST_MODES):
         raise unknown("test mode", mode, TEST_MODES)
     y_train, y_test = (dataset.objective.groups_of(y) for y in (dataset.y_train, dataset.y_test))
+    validation: ClientRows | None = None
     if first.natural:
         drawn, own = _by_owner(dataset, count, seed)
+        validation = _held_by(dataset, drawn.facts["names"])
     else:
         drawn = first.partition(y_train, count, generator(seed, "partition"), **_values(*parts[0], "partition"))
     shifts, truth, groups = _shifts(parts, drawn, y_train)
@@ -246,11 +248,11 @@ def draw(
         **({"understood": dict(dataset.understood)} if dataset.understood else {}),
         **({"ordered": True} if first.natural and dataset.ordered else {}),
     }  # fmt: skip
-    return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth)
+    return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth, validation=validation)
 
 
 def _by_owner(dataset: Dataset, count: int, seed: int) -> tuple[Drawn, tuple[ClientRows, ClientRows]]:
-    """What the set's clients hold, and their own training and test rows, as the set parts them or as the seed does.
+    """What the set's clients train on, and this beside their own test rows, as the set parts them or as the seed does.
 
     Of fewer clients than there are, those with the most rows.
     """
@@ -260,7 +262,8 @@ def _by_owner(dataset: Dataset, count: int, seed: int) -> tuple[Drawn, tuple[Cli
     of_train, of_test = dataset.owners
     sizes = np.bincount(of_train, minlength=len(dataset.clients))
     kept = np.sort(np.argsort(-sizes, kind="stable")[:count]).tolist()
-    rows, test = ([np.flatnonzero(of == k) for k in kept] for of in (of_train, of_test))
+    held = np.zeros(len(of_train), dtype=bool) if dataset.validation is None else dataset.validation
+    rows, test = ([np.flatnonzero(of == k) for k in kept] for of in (np.where(held, -1, of_train), of_test))
     facts = {"names": [dataset.clients[k] for k in kept]}
     test = [len(of_train) + part for part in test]
     drawn = Drawn(rows, np.zeros(count, dtype=np.int64), 0, facts)
@@ -271,6 +274,14 @@ def _by_owner(dataset: Dataset, count: int, seed: int) -> tuple[Drawn, tuple[Cli
                           dataset.redrawn, in_one_piece=dataset.ordered)
 
 
+def _held_by(dataset: Dataset, names: Sequence[str]) -> ClientRows | None:
+    """The rows that are only for validation, of each of these clients."""
+    if dataset.validation is None or dataset.owners is None:
+        return None
+    place = {name: k for k, name in enumerate(dataset.clients)}
+    return [np.flatnonzero(dataset.validation & (dataset.owners[0] == place[name])) for name in names]
+
+
 def _fits(name: str, dataset: Dataset) -> None:
     """Whether a data set has what a scenario changes, and enough kinds of target."""
     scenario, goal, x = SCENARIOS[name], dataset.objective, dataset.x_train
@@ -279,6 +290,9 @@ def _fits(name: str, dataset: Dataset) -> None:
     if scenario.natural and dataset.owners is None:
         raise UmbelError(f"natural deals rows to the set's own clients, and {dataset.name} has none: name the column"
                          " that says whose a row is (--client-column), or take another scenario, such as iid.")
+    if not scenario.natural and dataset.validation is not None:
+        raise UmbelError(f"{name} deals rows anew or changes them, and some of {dataset.name} are only for validation:"
+                         " take the scenario natural, or write train or test in their place.")
     if not there[scenario.of]:
         raise UmbelError(f"{name} changes {scenario.of}, and the set {dataset.name} has none: take a scenario that only"
                          " deals rows out, such as dirichlet.")

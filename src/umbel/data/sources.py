@@ -49,6 +49,7 @@ class Dataset:
     owners: tuple[IntArray, IntArray] | None = None  # of training and of test rows: the row's place in `clients`
     columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
+    validation: NDArray[np.bool_] | None = None  # of the training rows, which nobody trains on; None = drawn
     ordered: bool = False  # an owner's rows are in the order of time, training rows before test rows
     redrawn: float = 0.0  # the share of an owner's rows that each seed draws anew as test rows; 0 = the split is fixed
 
@@ -89,6 +90,8 @@ class Dataset:
         for array in (self.x_train, self.y_train, self.x_test, self.y_test):
             digest.update(f" {array.dtype.kind}{array.dtype.itemsize} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+        if self.validation is not None:
+            digest.update(self.validation.tobytes())
         return digest.hexdigest()
 
     @property
@@ -201,8 +204,8 @@ DATASETS: dict[str, Source] = {
     "beijing-air": Source(
         "Beijing's air at 12 stations: PM2.5 in 1, 6, 24 hours", "CC BY 4.0 as far as known",
         21_850, 8_941, (24, 23), mean=(0.0,), std=(1.0,),  # its reader scales, column by column
-        objective=Regress(columns=3, centre=81.3, scale=79.0, bins=(22.0, 58.0, 113.0), unit="µg/m³"), clients=12,
-        ordered=True,
+        objective=Regress(columns=3, centre=81.3, scale=79.0, bins=(22.0, 58.0, 113.0), unit="µg/m³",
+                          labels=("1 hour ahead", "6 hours ahead", "24 hours ahead")), clients=12, ordered=True,
         cite="Zhang et al., Cautionary Tales on Air-Quality Improvement in Beijing, Proceedings of the Royal Society A"
              " 473, 2017",
     ),

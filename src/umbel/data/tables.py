@@ -25,6 +25,7 @@ from umbel.seeds import generator
 
 Array = NDArray[Any]
 AT_ONCE = 50_000  # rows of a part
+WORDS = ("test", "train", "validation")  # of a column that splits a table
 AIMS = ("classify", "regress")  # what may be said of the target of a table
 FEW = 20  # different whole numbers that are still taken for classes
 MOST_LEVELS = 1000  # of a category: more are names of rows, not kinds of them
@@ -90,7 +91,7 @@ class Table:
     clients: tuple[str, ...]  # in the order of their names; () where nobody says whose the rows are
     owner: IntArray  # (rows,) position in `clients`
     target: "Target"
-    order: Array | None  # (rows,) moments, by which a client's rows are in order; or whether a row is for the test
+    order: Array | None  # (rows,) moments, by which a client's rows are in order; or the place of a row's word in WORDS
     about: dict[str, Any] = field(default_factory=dict)  # what was understood, as JSON
 
 
@@ -338,10 +339,10 @@ def _said(value: Any) -> str:
 def _order(pandas: Any, series: Any, asked: Asked, name: str, first: int) -> Array:
     if asked.split.startswith("column:"):
         words = series.astype(str).str.strip().str.lower().to_numpy(dtype=str)
-        if len(wrong := np.flatnonzero(~np.isin(words, ("train", "validation", "test")))):
+        if len(wrong := np.flatnonzero(~np.isin(words, WORDS))):
             raise UmbelError(f"The column '{asked.order}' of {name} must hold train, validation or test. Got"
                              f" '{series.iloc[wrong[0]]}' in row {first + int(wrong[0])}.")
-        return np.asarray(words == "test")
+        return np.asarray(np.searchsorted(WORDS, words))
     moments = pandas.to_numeric(series, errors="coerce") if series.dtype.kind not in "mM" else series
     if moments.isna().all() or series.dtype.kind in "mM":
         dates = pandas.to_datetime(series, errors="coerce", utc=True, format="ISO8601")
@@ -462,7 +463,7 @@ def tested(table: Table, asked: Asked, seed: int) -> NDArray[np.bool_]:
     """(rows,) which rows are for the test."""
     if asked.split.startswith("column:"):
         assert table.order is not None
-        test = np.asarray(table.order, dtype=bool)
+        test = table.order == WORDS.index("test")
     else:
         test = np.zeros(len(table.x), dtype=bool)
         rows_of = np.split(np.argsort(table.owner, kind="stable"), np.cumsum(np.bincount(table.owner))[:-1])
@@ -473,8 +474,18 @@ def tested(table: Table, asked: Asked, seed: int) -> NDArray[np.bool_]:
             else:
                 rng = generator(seed, "table", table.clients[i] if table.clients else "")
                 test[_drawn(rows, table.target, asked.test_share, rng)] = True
-    _refuse_halves(table, test)
+    held = validation(table, asked)
+    parts = {"train on": ~test & ~held, "be tested on": test, **({"be validated on": held} if held.any() else {})}
+    _refuse_lost(table, parts)
     return test
+
+
+def validation(table: Table, asked: Asked) -> NDArray[np.bool_]:
+    """(rows,) which rows a column keeps for validation: nobody trains on them."""
+    if not asked.split.startswith("column:"):
+        return np.zeros(len(table.x), dtype=bool)
+    held: NDArray[np.bool_] = np.asarray(table.order) == WORDS.index("validation")
+    return held
 
 
 def count_of(rows: int, share: float) -> int:
@@ -492,14 +503,14 @@ def _drawn(rows: IntArray, target: Target, share: float, rng: np.random.Generato
     return rows[by_kind[picked]]
 
 
-def _refuse_halves(table: Table, test: NDArray[np.bool_]) -> None:
-    """Every client has a row to train on and one to be tested on."""
-    for half, rows in (("train on", ~test), ("be tested on", test)):
+def _refuse_lost(table: Table, parts: Mapping[str, NDArray[np.bool_]]) -> None:
+    """Every client has a row in each part."""
+    for part, rows in parts.items():
         count = np.bincount(table.owner[rows], minlength=max(1, len(table.clients)))
         if len(lost := np.flatnonzero(count == 0)):
             whole = int((table.owner == lost[0]).sum())
             of = f"'{table.clients[lost[0]]}'" if table.clients else table.name
-            raise UmbelError(f"Every client needs a row to {half}, and {of} has none, of {whole} in all: add rows,"
+            raise UmbelError(f"Every client needs a row to {part}, and {of} has none, of {whole} in all: add rows,"
                              " leave that client out, or join it with another.")
 
 
@@ -512,7 +523,7 @@ def objective_for(table: Table, asked: Asked) -> Objective:
     if isinstance(goal, Objective) and not (isinstance(goal, Classify) and not goal.labels):
         return goal
     if not table.target.names:
-        return Regress()
+        return Regress(labels=(str(asked.target),))
     known = goal if isinstance(goal, Classify) else Classify(len(table.target.names))
     if known.classes != len(table.target.names):
         raise UmbelError(f"The target of {table.name} has {len(table.target.names)} classes. Got an objective with"

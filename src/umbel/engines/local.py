@@ -15,7 +15,7 @@ from umbel.federation.tasks import TASKS, Client, Leaf, Loop, Plain, Reply, Rows
 from umbel.federation.uplink import Uplink, depart, promises, released
 from umbel.nets.model import Batch, Model
 from umbel.seeds import generator
-from umbel.tree import Tree
+from umbel.tree import Params, Tree
 
 ROWS_AT_ONCE = {"cpu": 2048, "cuda": 16_384}  # in one forward pass
 PIXELS_AT_ONCE = 2**18  # gathered together for the batches to come
@@ -78,8 +78,9 @@ class LocalClients:
         change = people.change_of(i, now)
         if (i, which, change) not in self._cache:
             train, test = (people.train[i], people.test[i]) if change is None else people.changes[change][2:4]
-            self._cache[i, which, change] = rows_of(train, test, which, self.seed, people.names[i],
-                                                      people.ordered)
+            known = {} if people.validation is None else {"fit": train, "validation": people.validation[i]}
+            self._cache[i, which, change] = known[which] if which in known else rows_of(
+                train, test, which, self.seed, people.names[i], people.ordered)
         return self._cache[i, which, change]
 
     def plan(self, i: int, cohort: Cohort, work: Work, now: int = 0) -> IntArray:
@@ -163,11 +164,7 @@ class LocalClients:
             done = task.function(net, self.client(i, rows, 0, memory, with_rows=True), **inputs, **options)
             return released(net, task, done, options, uplinks)
         if isinstance(task, Rows):
-            trained = work._replace(rows=behind(work.rows))
-            for name in options.get("become", ()):
-                become = TASKS[name]
-                chosen = options if isinstance(become, Loop) else {}
-                inputs = {"model": self._do(net, become, i, cohort, trained, inputs, chosen, now).send["model"]}
+            inputs = self._used(net, i, cohort, work, inputs, options, now)
             return task.finish(net, values(net, task, inputs, *self.gather(rows)), **options)
         plan = self.plan(i, cohort, work, now)
         client = self.client(i, rows, len(plan), memory, with_rows=False)
@@ -177,6 +174,29 @@ class LocalClients:
         for batch in self.batches(plan, keys):
             carry = task.step(net, carry, fixed, batch, **options)
         return task.finish(net, client, carry, fixed, **options)
+
+
+    def _used(self, net: Model, i: int, cohort: Cohort, work: Work, inputs: Tree, options: dict[str, Any],
+              now: int) -> Tree:
+        """What a client makes, for its own use, of the model that it was sent."""
+        trained = work._replace(rows=behind(work.rows))
+        for name in options.get("become", ()):
+            become = TASKS[name]
+            chosen = options if isinstance(become, Loop) else {}
+            inputs = {"model": self._do(net, become, i, cohort, trained, inputs, chosen, now).send["model"]}
+        return inputs
+
+    def foretold(self, net: Model, i: int, cohort: Cohort, work: Work, model: Params, options: dict[str, Any],
+                 now: int, most: int) -> tuple[Tensor, Tensor]:
+        """Of client i's first rows, `most` of them: the targets, and what the model that it uses puts out for them.
+
+        For the eye of whoever simulates: no task asks for this, so no site is ever asked for it.
+        """
+        with one_thread(), torch.no_grad():
+            sent = tree.to({"model": model}, self.device)
+            used: Params = self._used(net, i, cohort, work, sent, options, now)["model"]
+            x, y = self.gather(self.rows(i, work.rows, now)[:most])
+            return y.cpu(), net.logits(used, x).cpu()
 
 
 class LocalEngine(Federation):

@@ -26,7 +26,9 @@ def write_clients(folder: Path, people: Population, net: Model, seed: int, advic
     `advice` is what to do where there is no room.
     """
     rows: dict[str, Any] = {}
-    for which, parts in (("train", people.train), ("test", people.test)):
+    for which, parts in (("train", people.train), ("test", people.test), ("validation", people.validation or ())):
+        if not parts:
+            continue
         rows |= {which: np.concatenate(parts), f"{which}_ends": np.cumsum([len(part) for part in parts])}
     changed = [part for change in people.changes for part in (change.train, change.test)]
     rows |= {"changed": np.concatenate(changed) if changed else np.empty(0, dtype=np.int64),
@@ -59,12 +61,13 @@ def clients_from(folder: Path) -> tuple[LocalClients, Model]:
     with np.load(folder / "rows.npz", allow_pickle=False) as rows:
         train, test, changed = (np.split(rows[which], rows[f"{which}_ends"][:-1])
                                 for which in ("train", "test", "changed"))
+        held = np.split(rows["validation"], rows["validation_ends"][:-1]) if "validation" in rows else None
     objective = objective_of(facts["objective"])
     pool = Pool(np.load(folder / "x.npy", mmap_mode="c"), np.load(folder / "y.npy", mmap_mode="c"))
     changes = tuple(Change(round, client, changed[2 * k], changed[2 * k + 1], group)
                     for k, (round, client, group) in enumerate(facts["changes"]))
     people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), objective, facts["names"],
-                        ordered=facts["ordered"], changes=changes)
+                        ordered=facts["ordered"], changes=changes, validation=held)
     net = build(facts["model"], tuple(facts["shape"]), objective, tuple(facts["mean"]), tuple(facts["std"]),
                 tokens=pool.x.dtype == np.int64, levels=tuple(facts["levels"]))
     return LocalClients(people, facts["seed"], torch.device("cpu")), replace(net, precision=facts["precision"])

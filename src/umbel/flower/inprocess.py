@@ -152,10 +152,12 @@ def one(population: Population, i: int) -> Population:
     mine = [change for change in population.changes if change.client == i]
     parts = [population.train[i], population.test[i]]
     parts += [part for change in mine for part in (change.train, change.test)]
+    parts += [] if population.validation is None else [population.validation[i]]
     rows = np.concatenate(parts)
     pool = Pool(np.asarray(population.pool.x[rows]), np.asarray(population.pool.y[rows]))
     own = np.split(np.arange(len(rows)), np.cumsum([len(part) for part in parts])[:-1])
     changes = tuple(change._replace(client=0, train=own[2 * k], test=own[2 * k + 1])
                     for k, change in enumerate(mine, start=1))
     return Population(pool, [own[0]], [own[1]], population.truth[i : i + 1], population.objective,
-                      [population.names[i]], ordered=population.ordered, changes=changes)
+                      [population.names[i]], ordered=population.ordered, changes=changes,
+                      validation=population.validation and [own[-1]])

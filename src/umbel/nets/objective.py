@@ -438,6 +438,7 @@ class Regress(Objective):
     bins: tuple[float, ...] = ()
     unit: str = ""
     judged_by: str = choice("mae", "mae", "rmse", "r2")
+    labels: tuple[str, ...] = ()  # what the numbers of a target are called, where that is known
 
     kind: ClassVar[str] = "regress"
 
@@ -450,6 +451,10 @@ class Regress(Objective):
         object.__setattr__(self, "bins", tuple(float(border) for border in self.bins))
         if list(self.bins) != sorted(set(self.bins)):
             raise UmbelError(f"The 'bins' of a regression are borders in ascending order. Got {self.bins} instead.")
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if len(self.labels) not in (0, self.columns):
+            raise UmbelError(f"The 'labels' of a regression name each of its {self.columns} numbers. Got {self.labels}"
+                             " instead.")
 
     @property
     def outputs(self) -> int:

@@ -67,6 +67,7 @@ class Run:
     environment: dict[str, Any]
     gram: Floats | None = field(repr=False, default=None)  # (n, n) inner products of clients' last local models
     gram_names: list[str] = field(default_factory=list)  # the clients that have such a model
+    forecasts: dict[str, Any] | None = field(repr=False, default=None)  # forecasts.json, of a regression
 
     @property
     def headline(self) -> str:
@@ -123,7 +124,8 @@ def load(path: Path) -> Run:
     clients = [_client(row) for row in table["clients"]]
     evidence = _evidence(seal, len(clients))
     gram_names, gram = ([], None) if evidence.proximity is not None else _gram(seal, clients)
-    return Run(path, info, records, clients, evidence, seal.recipe_text(), seal.environment(), gram, gram_names)
+    return Run(path, info, records, clients, evidence, seal.recipe_text(), seal.environment(), gram, gram_names,
+               seal.forecasts(table))
 
 
 def _refuse_unfinished(path: Path) -> None:

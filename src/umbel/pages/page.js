@@ -67,6 +67,17 @@
     for (const {isIntersecting, target} of entries) if (isIntersecting) { seen.unobserve(target); draw(target); }
   }, {rootMargin: "400px"});
 
+  // Choices above a figure: its name ends in the numbers of what was chosen.
+
+  for (const one of $(document, "select[data-chooses]")) one.addEventListener("change", () => {
+    const group = one.dataset.chooses;
+    const key = $(document, "select[data-chooses]").filter(each => each.dataset.chooses === group).map(each => each.value).join("-");
+    for (const place of $(document, ".plot[data-group]").filter(each => each.dataset.group === group)) {
+      place.dataset.figure = place.dataset.figure.split("-")[0] + "-" + key;
+      if (drawn.has(place)) draw(place);
+    }
+  });
+
   // Light and dark.
 
   const toggle = document.getElementById("theme");

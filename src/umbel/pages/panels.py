@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from umbel.pages import plots, views
 from umbel.pages.load import Run
-from umbel.pages.parts import START_NAMES, Drawings, FigureBox, Table, TableCell, scored
+from umbel.pages.parts import START_NAMES, Choice, Drawings, FigureBox, Table, TableCell, scored
 from umbel.pages.views import Entrant
 from umbel.runs.evaluate import STARTS
 
@@ -76,7 +76,8 @@ def _figures(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureB
     halves = [*_proximity(drawings, run), *_map(drawings, run), *_sweep(drawings, run), *_truth(drawings, run)]
     if len(halves) % 2:  # they stand two in a row: the last one fills its own
         halves[-1] = halves[-1]._replace(wide=True)
-    return [*halves, *_trajectories(drawings, run), *_labels(drawings, run), *_gains(drawings, run, baseline)]
+    return [*halves, *_trajectories(drawings, run), *_labels(drawings, run), *_gains(drawings, run, baseline),
+            *_forecasts(drawings, run)]
 
 
 def _tree(run: Run, tree: views.Dendrogram) -> dict[str, Any]:
@@ -162,6 +163,34 @@ def _gains(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureBox
     return drawings.figure(f"{metric.title} of each client", plots.client_scores(run),
                            "On its own test rows, cluster beside cluster. Add the FedAvg run of the same partition and"
                            " seed to this report to see who gains and who loses.", wide=True)
+
+
+def _forecasts(drawings: Drawings, run: Run) -> list[FigureBox]:
+    """A few sites' test rows as they are and as they were foretold: row by row, and one against the other."""
+    if run.forecasts is None:
+        return []
+    sites, outputs, unit = run.forecasts["sites"], run.forecasts["outputs"], run.forecasts["unit"]
+    series: dict[str, plots.Figure] = {}
+    against: dict[str, plots.Figure] = {}
+    for s, site in enumerate(sites.values()):
+        for k in range(len(outputs)):
+            of = site["truth"][k], site["forecast"][k], site["cluster"], unit
+            key = f"{s}-{k}" if len(outputs) > 1 else str(s)
+            series[key], against[key] = plots.forecast_rows(*of), plots.forecast_against(*of)
+    group = f"forecasts{len(drawings.figures)}"
+    names = [f"{name} ({plots.cluster_name(site['cluster'])})" for name, site in sites.items()]
+    choices = [Choice("Site", names), *([Choice("Output", outputs)] if len(outputs) > 1 else [])]
+    drawn, there = max(len(site["truth"][0]) for site in sites.values()), max(site["rows"] for site in sites.values())
+    which = "All test rows" if drawn == there else f"The first {drawn} test rows at most"
+    own = START_NAMES[run.forecasts["model"]]
+    few = f" {len(sites)} of {len(run.clients)} sites are kept." if len(sites) < len(run.clients) else ""
+    one = "" if len(outputs) > 1 else f" of {outputs[0]}"
+    return [
+        drawings.chosen(f"Forecasts{one}", series, f"{which} of a site in their order: the truth, and what the site's"
+                        f" {own} makes of each.{few}", group, choices),
+        drawings.chosen("Forecast against truth", against, "The same rows. On the dashed line a forecast is right; above it"
+                        " it is too high.", group),
+    ]
 
 
 def _clients(run: Run, baseline: Run | None) -> Table:

@@ -1,6 +1,6 @@
 """What the page is made of: figures, and tables that sort. Plain text here; `templates/parts.html` makes HTML of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from umbel.nets.objective import Metric
@@ -18,6 +18,15 @@ class FigureBox(NamedTuple):
     height: int
     wide: bool
     matrix: bool  # whether page.js outlines clusters in it, as the cut moves
+    choices: Sequence["Choice"] = ()  # above it: which of its figures is shown
+    group: str = ""  # of figures that show the same choice
+
+
+class Choice(NamedTuple):
+    """Something to be chosen from above a figure."""
+
+    name: str
+    options: Sequence[str]
 
 
 class Drawings:
@@ -35,6 +44,17 @@ class Drawings:
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
         return [FigureBox(name, title, caption, figure["layout"]["height"], wide, matrix)]
+
+    def chosen(self, title: str, figures: Mapping[str, plots.Figure], caption: str, group: str,
+               choices: Sequence[Choice] = ()) -> FigureBox:
+        """A place that shows one figure of several at a time, the first at first; they are called "0-2" by the numbers
+        of the options. Places of one group change together, wherever the choices stand.
+        """
+        name = f"f{len(self.figures)}"
+        self.figures |= {f"{name}-{key}": figure for key, figure in figures.items()}
+        first = next(iter(figures))
+        height = figures[first]["layout"]["height"]
+        return FigureBox(f"{name}-{first}", title, caption, height, False, False, choices, group)
 
 
 class TableCell:

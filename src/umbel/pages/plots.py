@@ -343,6 +343,35 @@ def against_truth(run: Run) -> Figure | None:
          "ticktext": [str(g) for g in groups]}, max(230, min(560, 110 + 40 * len(groups))), annotations=notes)
 
 
+def forecast_rows(truth: Sequence[float | None], forecast: Sequence[float | None], cluster: int, unit: str) -> Figure:
+    """One output of one site's test rows, in their order."""
+    told = f"row %{{x}}<br>%{{y:.4g}} {plotly_text(unit)}".rstrip()
+    lines = (("truth", truth, "@muted", "solid", 1.5), ("forecast", forecast, colour(cluster), "dot", 2.25))
+    data: list[Part] = [{
+        "y": list(values), "x0": 1, "dx": 1, "name": name, "mode": "lines+markers" if len(values) < 40 else "lines",
+        "line": {"color": hue, "width": width, "dash": dash}, "marker": {"color": hue, "size": 5, "symbol": mark},
+        "hovertemplate": f"{told}<extra>{name}</extra>",
+    } for (name, values, hue, dash, width), mark in zip(lines, ("circle", symbol(max(1, cluster))), strict=True)]
+    return _figure(data, {"title": "row"}, {"title": plotly_text(unit)}, 420)
+
+
+def forecast_against(truth: Sequence[float | None], forecast: Sequence[float | None], cluster: int,
+                     unit: str) -> Figure:
+    """Forecast over truth, and the line on which they are equal."""
+    pairs = [(x, y) for x, y in zip(truth, forecast, strict=True) if x is not None and y is not None]
+    ends = [min(map(min, pairs)), max(map(max, pairs))] if pairs else [0.0, 1.0]
+    of = f" {plotly_text(unit)}".rstrip()
+    axis = f", {plotly_text(unit)}" if unit else ""
+    data: list[Part] = [
+        {"x": ends, "y": ends, "mode": "lines", "line": {"color": "@muted", "width": 1.5, "dash": "dash"},
+         "hoverinfo": "skip", "showlegend": False},
+        {"x": [x for x, _ in pairs], "y": [y for _, y in pairs], "mode": "markers", "showlegend": False,
+         "marker": {"color": colour(cluster), "symbol": symbol(cluster), "size": 7, "opacity": 0.6},
+         "hovertemplate": f"truth %{{x:.4g}}{of}<br>forecast %{{y:.4g}}{of}<extra></extra>"},
+    ]
+    return _figure(data, {"title": f"truth{axis}"}, {"title": f"forecast{axis}"}, 420)
+
+
 # Shared
 
 

@@ -7,7 +7,8 @@
     state-<r>.safetensors memory-<r>...       the newest round's
     best-<r>.safetensors                      the state of the best round so far, where that one is kept
     evidence-<r>.safetensors                  why the clusters are what they are; rewritten when that changes
-    result.json clusters.json state.safetensors memory.safetensors evidence.safetensors     at the end
+    result.json clusters.json forecasts.json
+    state.safetensors memory.safetensors evidence.safetensors     at the end
 
 Nothing here is a pickle. A thread writes, beside the next rounds' work, not oftener than once a second: rounds that are
 quicker share a checkpoint. A kill costs the rounds since the last one, which are done again and end in the same bits.
@@ -33,12 +34,13 @@ from umbel.runs.arrays import check_memory, check_state
 from umbel.runs.beside import Beside
 from umbel.runs.kinds import hold
 from umbel.runs.recipe import plain, to_toml
-from umbel.runs.schema import CLUSTERS, RECORD, RESULT, SCHEMA, records_of
+from umbel.runs.schema import CLUSTERS, RECORD, RESULT, SCHEMA, forecasts_of, records_of
 from umbel.runs.sealed import AGAIN, CHECKPOINT, Sealed, sealed
 from umbel.runs.tensors import at_hand, from_bytes, pieces
 from umbel.tree import Tree
 
 KINDS = ("state", "memory", "evidence", "best")  # of safetensors files, fields of `Unwritten`
+AT_THE_END = ("result.json", "clusters.json", "forecasts.json")  # what is no more once a run goes on
 LETTING_GO = 1.0  # seconds in which a process that was just killed gives its lock back
 PRIVATE = ("memory", "evidence", "best")  # clients' models and signatures are for the owner's eyes
 
@@ -175,9 +177,10 @@ class RunFolder:
         """
         files.remove(self.path / "result.json")
         files.remove(self.path / "clusters.json")
+        files.remove(self.path / "forecasts.json")
         old = Sealed(self.path)
         if old.binds:
-            left = {name: digest for name, digest in old.files.items() if name not in ("result.json", "clusters.json")}
+            left = {name: digest for name, digest in old.files.items() if name not in AT_THE_END}
             now = {"files": left, "recipe": self._bound["recipe"], "prolonged": recipe["rounds"]}
             write_json(self.path / CHECKPOINT, sealed({**old.checkpoint, **now}))
         write_atomically(self.path / "recipe.toml", to_toml(recipe).encode())
@@ -311,20 +314,24 @@ class RunFolder:
         write_json(self.path / CHECKPOINT, sealed({**seal.checkpoint, "lines_tested": self._about_lines()}))
         write_atomically(self.path / "rounds.jsonl", b"".join([*before[:-1], line_of(record)]))
 
-    def finish(self, result: dict[str, Any], clusters: dict[str, Any]) -> None:
+    def finish(self, result: dict[str, Any], clusters: dict[str, Any], forecasts: dict[str, Any] | None) -> None:
         """Put the result beside the last state, which loses its round number."""
         self.flush()
         hold(result, RESULT, "the new result.json")
         hold(clusters, CLUSTERS, "the new clusters.json")
+        shown = None if forecasts is None else json_bytes(forecasts_of(forecasts, clusters, "the new forecasts.json"))
         checkpoint = Sealed(self.path).checkpoint
         last = {name: digest for name, digest in checkpoint["files"].items() if name.endswith(".safetensors")}
         for name in last:
             _also(self.path / name, self.path / f"{_kind(name)}.safetensors")
         named = {f"{_kind(name)}.safetensors": digest for name, digest in last.items()}
         table, end = json_bytes(clusters), json_bytes(result)
-        digests = {"clusters.json": files.digest_of(table), "result.json": files.digest_of(end)}
+        digests = {"clusters.json": files.digest_of(table), "result.json": files.digest_of(end),
+                   **({} if shown is None else {"forecasts.json": files.digest_of(shown)})}
         self._write_checkpoint(checkpoint["round"], {**named, **digests}, checkpoint["memory_rounds"])
         self._drop_all_but(named)
+        if shown is not None:  # clients' rows are for the owner's eyes
+            write_atomically(self.path / "forecasts.json", shown, private=True)
         write_atomically(self.path / "clusters.json", table)
         write_atomically(self.path / "result.json", end)
 

@@ -5,9 +5,12 @@ sent, the same after fine-tuning, and what the client was left with after its ow
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from itertools import zip_longest
+from math import isfinite
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+import torch
 from sklearn.metrics import (
     adjusted_mutual_info_score,
     adjusted_rand_score,
@@ -17,10 +20,12 @@ from sklearn.metrics import (
 from umbel import tree
 from umbel.algorithms.base import Algorithm, State, can_remember, travelling
 from umbel.data.clients import Work
+from umbel.engines.local import LocalEngine
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import EVALUATE
 from umbel.federation.scoring import score
-from umbel.nets.objective import Objective, judged
+from umbel.nets.model import Model
+from umbel.nets.objective import Objective, Regress, judged
 from umbel.tree import Held
 
 STARTS = ("cluster_model", "fine_tuned", "last_local")  # where the three scores start from
@@ -39,6 +44,22 @@ class Scores(TypedDict):
 
     clients: dict[str, ClientScore]
     pooled: dict[str, float | None]
+
+
+class Foreseen(NamedTuple):
+    """How much forecasts.json holds at most."""
+
+    sites: int
+    rows: int  # of a site
+    outputs: int  # numbers of a row
+
+
+FORESEEN = Foreseen(12, 200, 12)
+
+
+def _sent(algorithm: Algorithm, net: Model) -> tuple[str, ...]:
+    """What a cluster's model needs to be one: its norms, where clients keep these."""
+    return tuple(name for name in algorithm.uses(net) if name == "with_norms")
 
 
 def scores(fed: Federation, algorithm: Algorithm, state: State, round: int, become: tuple[str, ...] = (),
@@ -79,13 +100,63 @@ def final(fed: Federation, algorithm: Algorithm, state: State, round: int, epoch
     Not `remembered`: what clients keep is of another round than the state.
     """
     own = algorithm.uses(fed.net)
-    sent = tuple(name for name in own if name == "with_norms")  # a cluster's model is no model without norms
+    sent = _sent(algorithm, fed.net)
     remembers = remembered and (can_remember(fed) or "remembered" in algorithm.own)  # such a method always keeps it
     return {
         "cluster_model": scores(fed, algorithm, state, round, sent) if algorithm.has_cluster_model else None,
         "fine_tuned": scores(fed, algorithm, state, round, (*own, "fine_tune"), epochs) if epochs else None,
         "last_local": scores(fed, algorithm, state, round, ("remembered",)) if remembers else None,
     }
+
+
+def forecasts(fed: Federation, algorithm: Algorithm, state: State, round: int, epochs: int) -> dict[str, Any] | None:
+    """What forecasts.json holds: a few sites' first test rows as they are and as they are foretold after `round`.
+
+    By the models that the method is judged by. Of a regression in a simulation of this process alone: the rows of a
+    real site stay there. Rows keep their order, so that a series reads as one.
+    """
+    objective = fed.net.objective
+    if not isinstance(objective, Regress) or not isinstance(fed, LocalEngine):
+        return None
+    become = {"cluster_model": _sent(algorithm, fed.net), "last_local": ("remembered",),
+              "fine_tuned": (*algorithm.uses(fed.net), "fine_tune")}[algorithm.headline]
+    options = {"become": become, "only": fed.net.head_names if algorithm.tuned_layers == "head" else (),
+               **algorithm.local.at(0)}
+    work = Work(epochs=epochs, batch=algorithm.local.batch, rows="test")
+    models = travelling(fed.net, algorithm.local, state.models)
+    shown = objective.columns if objective.columns < FORESEEN.outputs else FORESEEN.outputs
+    labels = state.labels.tolist()
+    sites: dict[str, Any] = {}
+    for i in _in_turn(labels, fed.clients.population.present(round).tolist()):
+        cohort = Cohort(torch.tensor([i]), round + 1, EVALUATE)
+        y, out = fed.clients.foretold(fed.net, i, cohort, work, tree.take(models, labels[i]), options, round,
+                                      FORESEEN.rows)
+        if not len(y):
+            continue
+        foretold = out.double() * objective.scale + objective.centre
+        sites[fed.names[i]] = {
+            "cluster": labels[i], "rows": len(fed.clients.rows(i, "test", round)),
+            "truth": [_plain(line) for line in y.double().reshape(len(y), -1).T.tolist()[:shown]],
+            "forecast": [_plain(line) for line in foretold.reshape(len(y), -1).T.tolist()[:shown]],
+        }
+    named = objective.labels or tuple(f"number {k + 1}" if shown > 1 else "target" for k in range(shown))
+    return {"outputs": list(named[:shown]), "unit": objective.unit, "model": algorithm.headline,
+            "sites": sites} if sites else None
+
+
+def _in_turn(labels: Sequence[int], here: Sequence[bool]) -> list[int]:
+    """Positions of a few clients that are placed and here, one of each cluster in turn, in the order of the clients."""
+    members: dict[int, list[int]] = {}
+    for i, label in enumerate(labels):
+        if label >= 0 and here[i]:
+            members.setdefault(label, []).append(i)
+    rows = zip_longest(*(members[label] for label in sorted(members)))
+    return sorted([i for row in rows for i in row if i is not None][: FORESEEN.sites])
+
+
+def _plain(values: Sequence[float]) -> list[float | None]:
+    """Six digits of each number; None for what is none."""
+    return [float(f"{value:.6g}") if isfinite(value) else None for value in values]
 
 
 def current_of(final: Mapping[str, Scores | None], algorithm: Algorithm) -> Scores | None:

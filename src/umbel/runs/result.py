@@ -54,6 +54,7 @@ class Result:
     memory_rounds: dict[str, int]  # and the round that it is from
     provenance: Provenance
     options: RunOptions
+    forecasts: dict[str, Any] | None = None  # what forecasts.json holds, of a regression in a simulation
 
     @property
     def labels(self) -> Tensor:
@@ -235,7 +236,9 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
     pages, rounds = fed.memory()
     info = _info(algorithm, fed, state, records, options)
     clusters = _clusters_table(fed.names, fed.provenance, state, records[-1])
-    return Result(info, clusters, state, records, algorithm, fed.net, pages, rounds, fed.provenance, options)
+    epochs = algorithm.local.epochs if options.fine_tune is None else options.fine_tune
+    shown = evaluate.forecasts(fed, algorithm, state, records[-1]["round"], epochs)
+    return Result(info, clusters, state, records, algorithm, fed.net, pages, rounds, fed.provenance, options, shown)
 
 
 def _tested_late(algorithm: Algorithm, fed: Federation, state: State, record: dict[str, Any],

@@ -14,7 +14,7 @@ from umbel.errors import UmbelError
 from umbel.files import parse_json
 from umbel.nets.model import PRECISIONS
 from umbel.nets.objective import ACCURACY
-from umbel.runs.evaluate import STARTS
+from umbel.runs.evaluate import FORESEEN, STARTS
 from umbel.runs.kinds import (
     FLAG,
     MOST,
@@ -122,6 +122,12 @@ CLUSTERS = Table({
     }), 1),
 })
 
+FORESEEN_LINES = ListOf(ListOf(or_null(NUMBER), 1, FORESEEN.rows), 1, FORESEEN.outputs)  # an output each
+FORECASTS = Table({
+    "outputs": ListOf(NAME, 1, FORESEEN.outputs), "unit": TEXT, "model": OneOf(STARTS),
+    "sites": ByName(Table({"cluster": LABEL, "rows": COUNT, "truth": FORESEEN_LINES, "forecast": FORESEEN_LINES})),
+})
+
 CHECKPOINT = Table({
     "schema": Whole(SCHEMA, SCHEMA), "round": or_null(ROUND), "files": ByName(DIGEST, FILE),
     "memory_rounds": ByName(ROUND), "recipe": RECIPE, "prolonged": if_there(ROUND), "partition_hash": or_null(NAME),
@@ -209,6 +215,26 @@ def check_together(info: Json, clusters: Json, records: Sequence[Json], folder: 
         if not kept:
             raise UmbelError(f"The files result.json, clusters.json and rounds.jsonl in {folder} must have {rule}. They"
                              " contradict each other: one was changed or is of another run.")
+
+
+def forecasts_of(table: Any, clusters: Json, file: object) -> Json:
+    """What forecasts.json holds, which must be of the clients of clusters.json."""
+    found = _held(table, FORECASTS, file)
+    cluster = {client["name"]: client["cluster"] for client in clusters["clients"]}
+    outputs = len(found["outputs"])
+    for name, site in found["sites"].items():
+        lines = [*site["truth"], *site["forecast"]]
+        rules = {
+            "a client of the run in its cluster": cluster.get(name) == site["cluster"],
+            f"truth and forecast of {outputs} outputs": len(site["truth"]) == len(site["forecast"]) == outputs,
+            "one number for each row": {len(line) for line in lines} == {len(lines[0])},
+        }
+        for rule, kept in rules.items():
+            if not kept:
+                raise UmbelError(f"The 'sites.{name[:60]}' in {file} must have {rule}. It has not.")
+    if len(found["sites"]) > FORESEEN.sites:
+        raise UmbelError(f"The 'sites' in {file} must be at most {FORESEEN.sites}. Got {len(found['sites'])} instead.")
+    return found
 
 
 def compared_of(lines: Any, file: object) -> list[Json]:

@@ -165,6 +165,11 @@ class Sealed:
         file = self.path / "preparation.json"
         return Preparation.of(self.read_json(file.name), f"The file {file}") if self.there(file.name) else None
 
+    def forecasts(self, clusters: Json) -> Json | None:
+        """forecasts.json, or None where there is none."""
+        file = self.path / "forecasts.json"
+        return schema.forecasts_of(self.read_json(file.name), clusters, file) if self.there(file.name) else None
+
     def model(self) -> Json:
         """model.json."""
         return schema.model_of(self.read_json("model.json"), self.path / "model.json")

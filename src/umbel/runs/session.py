@@ -148,7 +148,7 @@ class Session:
         result = finish(self.algorithm, self.fed, self.saved.kept, self.saved.records, self.options)
         if result.records[-1] is not self.saved.records[-1]:
             self.folder.change_last_line(result.records[-1])
-        self.folder.finish(result.info, result.clusters)
+        self.folder.finish(result.info, result.clusters, result.forecasts)
         self.close()
         return result
 
@@ -203,7 +203,7 @@ def keep(result: Result, path: Path) -> Path:
             folder.add_line(record)
         folder.commit(result.records[-1]["round"], result.state, result.memory, result.memory_rounds,
                       result.records[-1], best=result.options.keep == "best")
-        folder.finish(result.info, result.clusters)
+        folder.finish(result.info, result.clusters, result.forecasts)
     finally:
         folder.close()
     return path
@@ -337,7 +337,7 @@ def load(folder: str | Path, *, model: Network | None = None, algorithm: Algorit
     if net is not None:
         saved.check(net, algorithm, info["clients"], path)
     return Result(info, clusters, saved.kept, saved.records, algorithm, net,
-                  saved.memory, saved.memory_rounds, about, RunOptions.of(recipe))
+                  saved.memory, saved.memory_rounds, about, RunOptions.of(recipe), seal.forecasts(clusters))
 
 
 def _method_of(recipe: Mapping[str, Any], info: Mapping[str, Any], folder: Path) -> str | None:
