@@ -223,7 +223,7 @@ def test_a_run_prints_its_rounds_and_its_result(umbel: Umbel, tmp_path: Path) ->
     assert re.search(r"^fedavg  round 2/2  clusters 1  accuracy \d+\.\d\d %  \d+\.\d s$", out, re.MULTILINE)
     assert "the cluster's model" in out
     assert "± standard deviation over clients" in out
-    assert "Clusters: 1, ARI against the true groups" in out
+    assert "\nOne cluster.\nARI against the true groups" in out
     assert "1 clients not placed" in out
     assert out.endswith("Run folder: runs/fedavg-digits-rotation-4-s0\n")
     assert max(map(len, out.splitlines())) <= 80

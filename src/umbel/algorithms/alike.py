@@ -8,6 +8,7 @@ Evidence: `parts`, what each client of `parts_of` said of its rows; `part_sizes`
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from umbel.algorithms.base import Local, State, keeps_norms, travelling
 from umbel.clustering.grouping import joined
 from umbel.clustering.parts import Parts, distinct_counts, embedded_parts, raw_parts, read, sizes
 from umbel.clustering.signatures import SIGNATURES, signature_for
-from umbel.clustering.tested import STEADY, Branch, Cut, contrast, settle, tested, together, words
+from umbel.clustering.tested import STEADY, Branch, Cut, contrast, p_said, settle, tested, together, told, words
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.fields import choice
@@ -108,11 +109,35 @@ def join(fed: Federation, state: State, newcomers: Cohort, local: Local, signatu
                               fed.seed, bool(evidence["test"]["by_shares"]))
     state = state.grow(evidence["anchor"], max(0, int(labels.max()) + 1 - clusters))
     more = {"parts": joined(theirs, answers), "parts_of": torch.cat([known, who])}
+    if "together" in evidence:  # of rows that a client has no more
+        again = torch.isin(evidence["who"][: len(evidence["together"])], who)
+        more["together"] = evidence["together"].masked_fill(again | again[:, None], 0.0)
     return replace(state, labels=labels, evidence=evidence | more)
 
 
-def why(state: State) -> str:
-    """The reason of a cut by tests, in a sentence without its full stop."""
-    parts_of, test = state.evidence["parts_of"], state.evidence["test"]
-    placed = state.labels[parts_of]
-    return words({name: float(value) for name, value in test.items()}, len(placed), len(set(placed.tolist())))
+def why(state: State, trial: str = "") -> str:
+    """The reason of a cut by tests, in a sentence without its full stop; `trial` is what a trial of clusters said."""
+    evidence = state.evidence
+    placed = state.labels[evidence["parts_of"]]
+    test = {name: float(value) for name, value in evidence["test"].items()}
+    return words(test, len(evidence["who"]), len(set(placed[placed >= 0].tolist())), trial)
+
+
+def why_there(state: State, place: int, seed: int) -> str:
+    """Why a newcomer is where it is, in a sentence; empty where its place does not rest on tests of its rows."""
+    if "parts" not in state.evidence or not bool((state.evidence["parts_of"] == place).any()):
+        return ""
+    parts, by_shares = read(state.evidence["parts"]), bool(state.evidence["test"]["by_shares"])
+    labels, rng = state.labels[state.evidence["parts_of"]].numpy(), generator(seed, "told", place)
+    mine = state.evidence["parts_of"].numpy() == place
+    one, own = parts.of(np.flatnonzero(mine)), int(state.labels[place])
+    found = {label: told(parts.of(np.flatnonzero((labels == label) & ~mine)), one, rng, by_shares)
+             for label in sorted({*labels[~mine].tolist()} - {-1})}
+    if own not in found:
+        p = max((each.p for each in found.values()), default=1.0)
+        return f"Its rows differ from those of every cluster ({p_said(p)})."
+    if found[own].differ:
+        return f"Its rows differ from those of this cluster too ({p_said(found[own].p)}), which is the nearest."
+    if not found[own].enough:
+        return "It has too few rows to be told from this cluster, which is the nearest."
+    return f"Its rows cannot be told from those of this cluster ({p_said(found[own].p)})."

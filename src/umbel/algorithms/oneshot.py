@@ -100,12 +100,9 @@ class OneShot(TrialSettings, Algorithm):
         sample, curve = state.evidence.get("landmarks"), state.evidence.get("curve", ())
         among = "" if sample is None else f"in a sample of {int(sample)} clients, "
         if "test" in state.evidence:
-            reason = among + alike.why(state)
-        else:
-            reason = among + CUTS[self.rule_name].why(curve) if len(curve) else ""
-        if "pays" in state.evidence:
-            reason += f"; {words(Paid(*state.evidence['pays'].tolist()))}"
-        return reason
+            trial = words(Paid(*state.evidence["pays"].tolist())) if "pays" in state.evidence else ""
+            return among + alike.why(state, trial)
+        return among + CUTS[self.rule_name].why(curve) if len(curve) else ""
 
     def init(self, fed: Federation, seed: int) -> State:
         """One model; and the clusters, unless rounds of pre-training come first."""

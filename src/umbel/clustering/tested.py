@@ -496,30 +496,39 @@ def contrast(parts: Parts, labels: Ints) -> float:
     return float(np.mean(ratios)) if ratios else float("nan")
 
 
-def words(test: Mapping[str, float], clients: int, clusters: int) -> str:
+def words(test: Mapping[str, float], clients: int, clusters: int, trial: str = "") -> str:
     """Why there are so many clusters, in a sentence without its full stop: `test` has the fields of `Verdict`,
-    `by_shares` and, where it is a number, `contrast`.
+    `by_shares` and, where it is a number, `contrast`. `trial` is what a trial said of the clusters that were found.
     """
-    if clients < 2:
-        return "there is one client"
     p = min(1.0, TESTS * min(test["looks"], test["absent"], test["shares"]))
-    if clusters > 1 and p <= LEVEL:
-        if test["by_shares"]:
-            return f"clients hold their classes in different shares ({_p(p)}), and look alike otherwise"
-        several = []
-        if "contrast" in test and TESTS * test["looks"] <= LEVEL:
-            several.append(f"differ {test['contrast']:.1f} times as much as two parts of one client")
-        if TESTS * test["absent"] <= LEVEL or not several:
-            several.append("have other classes")
-        return f"clients of different clusters {' and '.join(several)} ({_p(p)})"
-    if not test["enough"]:
-        return f"too few rows to tell {clients} clients apart"
     if p <= LEVEL:
-        return f"the {clients} clients are not all alike ({_p(p)}), but no two clusters of them can be told apart"
-    return f"{clients} clients cannot be told apart ({_p(p)})"
+        if clusters > 1:
+            return f"{_differences(test, p)}{'; ' if trial else ''}{trial}"
+        return (f"the {clients} clients are not all alike ({p_said(p)}), but"
+                f" {trial or 'no two clusters of them can be told apart'}")
+    if clients == 1:
+        reason = "there is one client"
+    elif not test["enough"]:
+        reason = f"too few rows to tell {clients} clients apart"
+    else:
+        reason = f"{clients} clients cannot be told apart ({p_said(p)})"
+    return f"{reason}; newcomers that can be told from them founded the others" if clusters > 1 else reason
 
 
-def _p(p: float) -> str:
+def _differences(test: Mapping[str, float], p: float) -> str:
+    """In what clients of different clusters differ."""
+    if test["by_shares"]:
+        return f"clients hold their classes in different shares ({p_said(p)}), and look alike otherwise"
+    several = []
+    if "contrast" in test and TESTS * test["looks"] <= LEVEL:
+        several.append(f"differ {test['contrast']:.1f} times as much as two parts of one client")
+    if TESTS * test["absent"] <= LEVEL or not several:
+        several.append("have other classes")
+    return f"clients of different clusters {' and '.join(several)} ({p_said(p)})"
+
+
+def p_said(p: float) -> str:
+    """A p-value as sentences have it."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
@@ -542,3 +551,41 @@ def together(parts: Parts, labels: Ints, rng: np.random.Generator, by_shares: bo
         again = hierarchy.fcluster(tree_of(each), clusters, "maxclust")
         pairs += again[:, None] == again[None]
     return pairs / BOOTSTRAPS
+
+
+class Steadiness(NamedTuple):
+    """How clusters stand up to bootstraps: shares in which clients are together, NaN where there is no such pair."""
+
+    within: float  # pairs of one cluster
+    across: float  # pairs of different clusters
+    clusters: dict[int, float]  # pairs inside each
+    own: Floats  # (n,) each client with the others of its cluster
+    other: Floats  # (n,) with the clients of that other cluster with which it is most often
+    nearest: Ints  # (n,) which one that is
+
+
+def steadiness(together: Floats, labels: Ints) -> Steadiness:
+    """What (n, n) shares of bootstraps say of clusters, of which there are at least two."""
+    names = np.unique(labels)
+    member = (labels[:, None] == names).astype(np.float64)
+    others = member.sum(0) - member  # of each cluster, without oneself
+    sums = together @ member - member * together.diagonal()[:, None]
+    mean = np.divide(sums, others, out=np.full_like(sums, np.nan), where=others > 0)
+    mine = member > 0
+    other = np.where(mine, -1.0, mean)
+    inside, size = np.where(mine, sums, 0.0).sum(0), member.sum(0)
+    pairs = size * (size - 1)
+    clusters = np.divide(inside, pairs, out=np.full_like(inside, np.nan), where=pairs > 0)
+    apart = np.where(mine, 0.0, sums).sum() / max(1.0, float((size * (len(labels) - size)).sum()))
+    return Steadiness(
+        float(inside.sum() / pairs.sum()) if pairs.sum() else float("nan"), float(apart),
+        dict(zip(names.tolist(), clusters.tolist(), strict=True)), mean[mine], other.max(1), names[other.argmax(1)])
+
+
+def told(cluster: Parts, one: Parts, rng: np.random.Generator, by_shares: bool = False) -> Verdict:
+    """Whether a client can be told from those of a cluster: what `settle` asks."""
+    both = _side_by_side([_as_one(cluster, rng), one])
+    asked = (shares,) if by_shares else (looks, absent)
+    p = {test.__name__: test(both, LEVEL / TESTS, rng, SURE_OF_ALL) for test in asked}
+    return Verdict(**{"looks": 1.0, "absent": 1.0, "shares": 1.0} | p,
+                   enough=min(p.values()) < 1 and (by_shares or reachable(both) <= LEVEL / TESTS))

@@ -29,6 +29,7 @@ from umbel.nets.objective import Metric, Objective
 from umbel.nets.standalone import Standalone
 from umbel.runs import evaluate
 from umbel.runs.options import RunOptions
+from umbel.runs.reasons import steady
 from umbel.runs.recipe import settings_of
 from umbel.runs.run import Stopwatch, best_of, by_validation, three_scores
 from umbel.runs.schema import SCHEMA
@@ -235,7 +236,8 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
         records = [*records[:-1], _tested_late(algorithm, fed, state, records[-1], options)]
     pages, rounds = fed.memory()
     info = _info(algorithm, fed, state, records, options)
-    clusters = _clusters_table(fed.names, fed.provenance, state, records[-1])
+    steady_ones = info["clusters"]["why"].get("steady", {}).get("clients", {})
+    clusters = _clusters_table(fed.names, fed.provenance, state, records[-1], steady_ones)
     epochs = algorithm.local.epochs if options.fine_tune is None else options.fine_tune
     shown = evaluate.forecasts(fed, algorithm, state, records[-1]["round"], epochs)
     return Result(info, clusters, state, records, algorithm, fed.net, pages, rounds, fed.provenance, options, shown)
@@ -317,7 +319,8 @@ def _line(record: dict[str, Any]) -> dict[str, Any]:
             "bytes_up": sent["up"], "seconds": record["seconds"]["wall"]}
 
 
-def _clusters_table(names: list[str], about: Provenance, state: State, last: dict[str, Any]) -> dict[str, Any]:
+def _clusters_table(names: list[str], about: Provenance, state: State, last: dict[str, Any],
+                    steady: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """What clusters.json holds: the members of each cluster, and a line for each client, as of the last round."""
     labels, final = state.labels.tolist(), last["final"]
     truth, counts = about.truth_at(last["round"]), about.label_counts_at(last["round"])
@@ -331,7 +334,7 @@ def _clusters_table(names: list[str], about: Provenance, state: State, last: dic
 
     clients = [
         {"name": name, "cluster": label, "truth": truth[i] if truth else None, "score": reached(name),
-         "holds": holds(i)}
+         "holds": holds(i), **({"steady": steady[name]["own"]} if "own" in steady.get(name, {}) else {})}
         for i, (name, label) in enumerate(zip(names, labels, strict=True))
     ]
     members = {str(k): [c["name"] for c in clients if c["cluster"] == k] for k in sorted(set(labels))}
@@ -348,14 +351,14 @@ def _clusters(names: list[str], truth: tuple[int, ...] | None, algorithm: Algori
     return {
         "count": len({labels[i] for i in placed}), "labels": dict(zip(names, labels, strict=True)),
         "truth": dict(zip(names, truth, strict=True)) if truth else None, **agreement,
-        "unplaced": len(labels) - len(placed), "why": _why(algorithm, state),
+        "unplaced": len(labels) - len(placed), "why": _why(algorithm, state, names),
     }
 
 
-def _why(algorithm: Algorithm, state: State) -> dict[str, Any]:
+def _why(algorithm: Algorithm, state: State, names: list[str]) -> dict[str, Any]:
     """What the method says of its own choice, as far as it fits a line; the whole evidence is in its file."""
-    names = [name for name in ("cut", "hopkins", "variation") if name in state.evidence]
-    why: dict[str, Any] = {name: state.evidence[name].tolist() for name in names}
+    why: dict[str, Any] = {name: state.evidence[name].tolist() for name in ("cut", "hopkins", "variation")
+                           if name in state.evidence}
     curve = state.evidence.get("curve")
     if curve is not None and bool((curve[:, 3] == 1).any()):
         why["score"] = float(curve[curve[:, 3] == 1][0, 2])
@@ -365,6 +368,8 @@ def _why(algorithm: Algorithm, state: State) -> dict[str, Any]:
     if "pays" in state.evidence:
         numbers = zip(("gain", "error", "p"), state.evidence["pays"].tolist(), strict=False)
         why["pays"] = {name: value for name, value in numbers if isfinite(value)}
+    if found := steady(state, names):
+        why["steady"] = found
     if words := algorithm.why(state):
         why["words"] = words
     return why

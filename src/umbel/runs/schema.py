@@ -47,6 +47,7 @@ BYTES = Whole(0, 2**63)
 SECONDS = Number(-1e9, 1e12)  # a clock may be set back
 AGREEMENT = or_null(Number(-1000, 1.01))  # chance is 0, and rounding may pass 1
 DIGITS = Text(20, r"-?\d{1,18}", "a whole number")
+SHARE = Number(0, 1)
 SCALE = Number(-1e30, 1e30)  # of inputs, which are float32
 METRIC = Table({"name": Text(100, r"(?s).+"), "unit": Text(100), "higher_is_better": FLAG, "pooled": FLAG})
 METRICS = ByName(or_null(NUMBER))
@@ -60,6 +61,10 @@ FINAL = Table({
 OPTIONS = Table({
     "rounds": ROUND, "fraction": Number(0, 1), "eval_every": COUNT, "average_last": COUNT, "fine_tune": or_null(COUNT),
     "keep": OneOf(("last", "best")), "uplink": if_there(TEXT),
+})
+STEADY = Table({  # shares of bootstraps over rows in which clients are together; who is alone has none with its cluster
+    "bootstraps": COUNT, "within": SHARE, "across": SHARE, "clusters": ByName(SHARE, DIGITS),
+    "clients": ByName(Table({"own": if_there(SHARE), "other": SHARE, "nearest": LABEL})),
 })
 DIGEST = Text(128, r"[0-9a-f]+", "a digest, in hex")
 FILE = Text(100, r"(state|memory|evidence|best)(--?\d{1,12})?\.safetensors|[a-z]+\.(json|npz)", "the name of a file")
@@ -98,9 +103,10 @@ RESULT = Table({
         "why": Table({
             "cut": if_there(NUMBER), "score": if_there(NUMBER), "tried": if_there(COUNT), "words": if_there(TEXT),
             "hopkins": if_there(NUMBER), "variation": if_there(ListOf(NUMBER, 2, 2)),
-            **{name: if_there(Number(0, 1)) for name in ("looks", "absent", "shares", "enough", "by_shares")},
+            **{name: if_there(SHARE) for name in ("looks", "absent", "shares", "enough", "by_shares")},
             "contrast": if_there(NUMBER),
-            "pays": if_there(Table({"gain": NUMBER, "error": if_there(NUMBER), "p": Number(0, 1)})),
+            "pays": if_there(Table({"gain": NUMBER, "error": if_there(NUMBER), "p": SHARE})),
+            "steady": if_there(STEADY),
         }),
     }),
     "metric": METRIC,
@@ -118,7 +124,7 @@ CLUSTERS = Table({
     "clients": ListOf(Table({
         "name": NAME, "cluster": LABEL, "truth": or_null(Whole(-MOST, MOST)),
         "score": Table({start: if_there(NUMBER) for start in STARTS}),
-        "holds": if_there(or_null(ByName(COUNT, DIGITS))),
+        "holds": if_there(or_null(ByName(COUNT, DIGITS))), "steady": if_there(SHARE),
     }), 1),
 })
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from umbel.federation.door import Federation
 from umbel.nets.objective import METRICS, Metric
+from umbel.runs.reasons import reason, steadiness_said
 from umbel.runs.result import where
 from umbel.runs.run import Round
 from umbel.runs.session import Session
@@ -135,25 +136,27 @@ def _note(text: str) -> Text:
 def result_lines(info: Mapping[str, Any]) -> list[str]:
     """Clusters, cost and time in words."""
     clusters, sent, seconds = info["clusters"], info["bytes"], info["seconds"]
-    truth = f", ARI against the true groups {clusters['ari']:.2f}" if clusters["ari"] is not None else ""
-    unplaced = f", {clusters['unplaced']} clients not placed" if clusters["unplaced"] else ""
-    lost = f"  Answers lost: {', '.join(f'{n} {why}' for why, n in info['lost'].items())}." if info["lost"] else ""
+    steady = steadiness_said(clusters)
+    facts = [f"ARI against the true groups {clusters['ari']:.2f}."] if clusters["ari"] is not None else []
+    facts += [f"{clusters['unplaced']} clients not placed."] if clusters["unplaced"] else []
+    lost = ", ".join(f"{n} {why}" for why, n in info["lost"].items())
+    facts += [f"Answers lost: {lost}."] if lost else []
     uplink = [f"Uplink: {info['uplink']}."] if info.get("uplink") else []
     return [
-        f"Clusters: {clusters['count']}{truth}{unplaced}.{lost}",
-        *_why(clusters["why"]), *_others(info),
+        reason(clusters), *([steady] if steady else []),
+        *_tendency(clusters["why"]), *([" ".join(facts)] if facts else []), *_others(info),
         f"Sent: {size(sent['down'])} to the clients, {size(sent['up'])} from them.",
         *uplink,
         f"Time: {seconds['total']:.1f} s, {seconds['per_round']:.2f} s a round, on {info['device']}.",
     ]
 
 
-def _why(why: Mapping[str, Any]) -> list[str]:
-    parts = [why["words"]] if why.get("words") else []
-    if "hopkins" in why and "variation" in why:
-        pull, push = why["variation"]
-        parts.append(f"Hopkins {why['hopkins']:.2f}, c_v of pull and push {pull:.2f} and {push:.2f}")
-    return [f"Why: {'; '.join(parts)}."] if parts else []
+def _tendency(why: Mapping[str, Any]) -> list[str]:
+    """CFLGT's tests of whether there is anything to cluster."""
+    if "hopkins" not in why or "variation" not in why:
+        return []
+    pull, push = why["variation"]
+    return [f"Hopkins {why['hopkins']:.2f}, c_v of pull and push {pull:.2f} and {push:.2f}."]
 
 
 def _others(info: Mapping[str, Any]) -> list[str]:
