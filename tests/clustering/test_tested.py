@@ -19,6 +19,7 @@ from umbel.clustering.tested import (
     energy,
     looks,
     mixtures,
+    moments,
     reachable,
     settle,
     shares,
@@ -102,6 +103,26 @@ def test_looks_adds_kinds_up_each_in_its_own_unit():
     wide = [[1e4 * point for point in several] for several in MIXED]
     both = parts_of({(i, k): several for k, kind in enumerate((CLOSE, wide)) for i, several in enumerate(kind)})
     assert mean_p(looks, both, times=200) == pytest.approx((1 + 399 * exact) / 400, rel=0.1)
+
+
+@pytest.mark.parametrize("one", [CLOSE, MIXED, [[0.0, 2.0], [1.0]], [[0.0, 0.5], [3.0, 1.1, 4.0], [7.0]]])
+def test_the_moments_of_looks_are_those_of_all_dealings(one):
+    """Mean and variance over every order of the parts, without drawing one."""
+    points = np.array([[point] for several in one for point in several])
+    apart = np.abs(points - points.T)
+    apart *= len(apart) * (len(apart) - 1) / apart.sum()
+    owner = np.repeat(range(len(one)), [len(several) for several in one])
+    first, second = np.nonzero(np.triu(owner[:, None] == owner, 1))
+    _, every = owners_within(one)
+    assert moments(apart, first, second) == pytest.approx((np.mean(every), np.var(every)))
+
+
+def test_looks_draws_nothing_where_the_answer_is_clear():
+    """Far beyond what dealings vary by: the p-value is the level, or one over the draws that were not made."""
+    clear = parts_of({(i, 0): [100.0 * (i // 4) + k for k in range(6)] for i in range(8)})
+    assert looks(clear, 1e-4, None) == 1e-4
+    assert looks(clear, 0.5, None) == 1 / 201
+    assert looks(clear, 0.05, rng(), sure=999) == 1 / 1000
 
 
 def test_looks_has_nothing_to_compare():

@@ -38,7 +38,7 @@ SAMPLE = 128  # clients of a node that are looked at: enough for any test, and m
 ALL_PAIRS = 24  # clusters up to which each is compared with each; above, with its nearest NEIGHBOURS
 NEIGHBOURS = 6
 RARER = 3.0  # times: how much smaller a client's share of a kind may be than everybody's before its absence counts
-SURE = 200  # draws after which a statistic that is TIGHT standard deviations away needs no more of them
+SURE = 200  # draws after which a statistic that is TIGHT standard deviations away needs no more; of looks it needs none
 SURE_OF_ALL = 3999  # of all clients: their p-values are told, and can be below 0.001
 TIGHT = 9.0
 FAR = 0.6  # of the least distance between clusters: who is nearer to one than that founds none
@@ -70,6 +70,9 @@ def looks(parts: Parts, level: float, rng: np.random.Generator, sure: int = SURE
     if not tables:
         return 1.0
     true = -sum(float(apart[a, b].sum()) for apart, a, b in tables)
+    mean, variance = np.sum([moments(apart, a, b) for apart, a, b in tables], axis=0)
+    if sure <= SURE and true + mean > TIGHT * variance**0.5:
+        return min(level, 1 / (1 + sure))
 
     def drawn(count: int) -> Floats:
         total = np.zeros(count)
@@ -79,6 +82,29 @@ def looks(parts: Parts, level: float, rng: np.random.Generator, sure: int = SURE
         return total
 
     return _share_above(true, drawn, level, sure, sum(len(apart) + len(a) for apart, a, _ in tables))
+
+
+def moments(apart: Floats, first: Ints, second: Ints) -> tuple[float, float]:
+    """Mean and variance of the sum of distances over these pairs of places, when all parts are dealt to places anew.
+
+    Those of Mantel (1967): products of two distances from their mean are averaged over pairs of pairs that are the
+    same, that have one part in common, and that have none.
+    """
+    n, pairs = len(apart), len(first)
+    usual = apart.sum() / (n * (n - 1))
+    rest = apart - usual
+    np.fill_diagonal(rest, 0.0)
+    met = np.bincount(first, minlength=n) + np.bincount(second, minlength=n)
+    touching = float((met * (met - 1)).sum())
+    squares = float((rest**2).sum())
+    chained = float((rest.sum(1) ** 2).sum()) - squares
+    variance = pairs * squares / (n * (n - 1))
+    if n > 2:
+        variance += touching * chained / (n * (n - 1) * (n - 2))
+    if n > 3:
+        disjoint = -2 * squares - 4 * chained  # all products together are 0
+        variance += (pairs**2 - pairs - touching) * disjoint / (n * (n - 1) * (n - 2) * (n - 3))
+    return pairs * usual, max(0.0, variance)
 
 
 def absent(parts: Parts, level: float, rng: np.random.Generator, sure: int = SURE) -> float:
@@ -329,7 +355,7 @@ def tested(parts: Parts, start: Branch | list[Branch], rng: np.random.Generator)
         enough = min(p, q, r) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS
         return Cut(np.zeros_like(everybody), root._replace(enough=enough), by_shares=False)
     branches = [start] if isinstance(start, Branch) else start
-    labels = _walk(parts, branches, energy(parts), (looks, absent), rng)
+    labels = _walk(parts, branches, energy(parts), (absent, looks), rng)
     if labels.any() or TESTS * root.shares > LEVEL:
         return Cut(labels, root, by_shares=False)
     mixed = mixtures(parts.counts)
@@ -417,7 +443,7 @@ def settle(known: Parts, labels: Ints, newcomers: Parts, clusters: int, rng: np.
     neither a newcomer's size nor the clusters' matter. Who has too few rows to be told apart joins the nearest. Known
     clients with the label -1 count for nobody.
     """
-    tests: tuple[Test, ...] = (shares,) if by_shares else (looks, absent)
+    tests: tuple[Test, ...] = (shares,) if by_shares else (absent, looks)
 
     def apart(some: list[Parts]) -> Floats:
         together = _side_by_side(some)
@@ -585,7 +611,7 @@ def steadiness(together: Floats, labels: Ints) -> Steadiness:
 def told(cluster: Parts, one: Parts, rng: np.random.Generator, by_shares: bool = False) -> Verdict:
     """Whether a client can be told from those of a cluster: what `settle` asks."""
     both = _side_by_side([_as_one(cluster, rng), one])
-    asked = (shares,) if by_shares else (looks, absent)
+    asked = (shares,) if by_shares else (absent, looks)
     p = {test.__name__: test(both, LEVEL / TESTS, rng, SURE_OF_ALL) for test in asked}
     return Verdict(**{"looks": 1.0, "absent": 1.0, "shares": 1.0} | p,
                    enough=min(p.values()) < 1 and (by_shares or reachable(both) <= LEVEL / TESTS))
