@@ -463,7 +463,7 @@ def tested(table: Table, asked: Asked, seed: int) -> NDArray[np.bool_]:
     """(rows,) which rows are for the test."""
     if asked.split.startswith("column:"):
         assert table.order is not None
-        test = table.order == WORDS.index("test")
+        test: NDArray[np.bool_] = np.asarray(table.order) == WORDS.index("test")
     else:
         test = np.zeros(len(table.x), dtype=bool)
         rows_of = np.split(np.argsort(table.owner, kind="stable"), np.cumsum(np.bincount(table.owner))[:-1])

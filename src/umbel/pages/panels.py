@@ -188,8 +188,8 @@ def _forecasts(drawings: Drawings, run: Run) -> list[FigureBox]:
     return [
         drawings.chosen(f"Forecasts{one}", series, f"{which} of a site in their order: the truth, and what the site's"
                         f" {own} makes of each.{few}", group, choices),
-        drawings.chosen("Forecast against truth", against, "The same rows. On the dashed line a forecast is right; above it"
-                        " it is too high.", group),
+        drawings.chosen("Forecast against truth", against, "The same rows. On the dashed line a forecast is right;"
+                        " above it is too high.", group),
     ]
 
 
