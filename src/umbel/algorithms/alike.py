@@ -17,7 +17,25 @@ from umbel.algorithms.base import Local, State, keeps_norms, travelling
 from umbel.clustering.grouping import joined
 from umbel.clustering.parts import Parts, distinct_counts, embedded_parts, raw_parts, read, sizes
 from umbel.clustering.signatures import SIGNATURES, signature_for
-from umbel.clustering.tested import STEADY, Branch, Cut, contrast, p_said, settle, tested, together, told, words
+from umbel.clustering.tested import (
+    LEVEL,
+    STEADY,
+    TESTS,
+    Branch,
+    Cut,
+    Test,
+    absent,
+    contrast,
+    looks,
+    p_said,
+    settle,
+    shares,
+    tested,
+    together,
+    told,
+    verdict,
+    words,
+)
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.fields import choice
@@ -72,6 +90,21 @@ def cut_by_tests(parts: Parts, start: Branch | list[Branch], seed: int) -> Cut:
     return tested(parts, start, generator(seed, "tests"))
 
 
+def of_all(answers: Tree, seed: int) -> Tree:
+    """`test` of described clients whom nobody has parted yet."""
+    said = verdict(read(answers), generator(seed, "tests"))
+    numbers = {**said._asdict(), "by_shares": said.differ and TESTS * min(said.looks, said.absent) > LEVEL}
+    return {"test": {name: torch.tensor(float(value), dtype=torch.float64) for name, value in numbers.items()}}
+
+
+def telling(evidence: Tree) -> tuple[Test, ...]:
+    """The tests by which some of the clients can be told apart, once `test` has said what all of them differ in."""
+    p = {test.__name__: float(evidence["test"][test.__name__]) for test in (absent, looks, shares)}
+    if TESTS * min(p.values()) > LEVEL:
+        return ()
+    return (shares,) if evidence["test"]["by_shares"] else (absent, looks)
+
+
 def found(cut: Cut, answers: Tree, seed: int) -> Tree:
     """What is kept of a cut: `test` and, where there are clusters and not too many clients to try again, `together`."""
     parts = read(answers)
@@ -96,23 +129,32 @@ def joining(known: Tree, labels: Tensor, newcomers: Tree, clusters: int, names: 
     return torch.from_numpy(settle(read(known), labels.numpy(), read(newcomers), clusters, rng, by_shares))
 
 
-def join(fed: Federation, state: State, newcomers: Cohort, local: Local, signature: str = "auto") -> State:
-    """Newcomers say the same of their rows as the others did. Who comes again is known by its new rows alone."""
-    evidence, labels = state.evidence, state.labels.clone()
+def known_too(fed: Federation, evidence: Tree, newcomers: Cohort, local: Local, signature: str) -> tuple[Tensor, Tree]:
+    """Newcomers say the same of their rows as the others did: who answered, and the evidence with what they said.
+
+    Who comes again is known by its new rows alone.
+    """
     anchor = tree.to(evidence["anchor"], fed.device)
     who, answers, _ = described(fed, newcomers.ids, local, anchor, signature, evidence["part_sizes"])
     stay = ~torch.isin(evidence["parts_of"], who)
-    known, theirs = evidence["parts_of"][stay], tree.take(evidence["parts"], stay)
-    clusters = tree.count(state.models)
-    with fed.timing(CLUSTERING):
-        labels[who] = joining(theirs, labels[known], answers, clusters, [fed.names[i] for i in who.tolist()],
-                              fed.seed, bool(evidence["test"]["by_shares"]))
-    state = state.grow(evidence["anchor"], max(0, int(labels.max()) + 1 - clusters))
-    more = {"parts": joined(theirs, answers), "parts_of": torch.cat([known, who])}
+    more = {"parts": joined(tree.take(evidence["parts"], stay), answers),
+            "parts_of": torch.cat([evidence["parts_of"][stay], who])}
     if "together" in evidence:  # of rows that a client has no more
         again = torch.isin(evidence["who"][: len(evidence["together"])], who)
         more["together"] = evidence["together"].masked_fill(again | again[:, None], 0.0)
-    return replace(state, labels=labels, evidence=evidence | more)
+    return who, evidence | more
+
+
+def join(fed: Federation, state: State, newcomers: Cohort, local: Local, signature: str = "auto") -> State:
+    """Newcomers join the nearest cluster that tests cannot tell them from, or found one."""
+    who, evidence = known_too(fed, state.evidence, newcomers, local, signature)
+    labels, clusters, old = state.labels.clone(), tree.count(state.models), len(evidence["parts_of"]) - len(who)
+    theirs, answers = (tree.take(evidence["parts"], some) for some in (slice(0, old), slice(old, None)))
+    with fed.timing(CLUSTERING):
+        labels[who] = joining(theirs, labels[evidence["parts_of"][:old]], answers, clusters,
+                              [fed.names[i] for i in who.tolist()], fed.seed, bool(evidence["test"]["by_shares"]))
+    state = state.grow(evidence["anchor"], max(0, int(labels.max()) + 1 - clusters))
+    return replace(state, labels=labels, evidence=evidence)
 
 
 def why(state: State, trial: str = "") -> str:

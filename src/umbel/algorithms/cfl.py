@@ -6,12 +6,15 @@ Constraints. TNNLS 2020. https://arxiv.org/abs/1910.01991
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from umbel import tree
+from umbel.algorithms import alike
+from umbel.algorithms.alike import PartsSettings
 from umbel.algorithms.base import (
     Algorithm,
     Local,
@@ -24,10 +27,13 @@ from umbel.algorithms.base import (
 )
 from umbel.algorithms.server import SERVERS
 from umbel.clustering.linkage import bipartition
+from umbel.clustering.parts import read
 from umbel.clustering.proximity import cosine, symmetric
+from umbel.clustering.tested import contrast, differ
 from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
 from umbel.federation.phases import CLUSTERING, SPLIT
-from umbel.fields import number
+from umbel.fields import choice, number
+from umbel.seeds import generator
 from umbel.tree import Stack
 
 
@@ -39,18 +45,23 @@ class CFLState(State):
 
 
 @dataclass(frozen=True)
-class CFL(Algorithm):
-    """Recursive bipartition by the cosine of updates.
+class CFL(PartsSettings, Algorithm):
+    """Recursive bipartition by the cosine of updates, by complete linkage; both halves go on from the joint mean.
+
+    The paper splits a cluster whose mean update is short while some client's is long: `cut="norms"`. Those lengths
+    depend on rate, epochs and data, and no thresholds served all of them. By default tests on parts of rows say whether
+    a cluster's members differ, once for the same members; then nothing need settle first.
 
     Client ids survive every split: clusters are one vector of labels. No update is ever applied twice: when a cluster
     is about to split, members that were not in the cohort are asked first, and those that are away become unplaced.
     """
 
-    settled: float = number(0.4, ge=0)  # eps_1: the mean update is shorter than this ...
+    cut: str = choice("tested", "tested", "norms")  # when a cluster splits
+    settled: float = number(0.4, ge=0)  # eps_1, of the cut by norms: the mean update is shorter than this ...
     restless: float = number(1.6, ge=0)  # eps_2: ... while some client's is longer than this
-    relative: bool = False  # eps as shares of the largest norms seen so far (0.1 and 0.6 do well) instead of lengths
-    smallest: int = number(3, ge=2)  # members that a cluster needs to be split
-    patience: int = number(20, ge=0)  # rounds before the first split
+    relative: bool = False  # eps as shares of the largest norms seen so far instead of lengths
+    smallest: int = number(2, ge=2)  # members that a cluster needs to be split
+    patience: int = number(0, ge=0)  # rounds before the first split
     local: Local = training()
 
     name: ClassVar[str] = "cfl"
@@ -59,9 +70,14 @@ class CFL(Algorithm):
     private_norms: ClassVar[bool] = False  # newcomers choose by the loss of whole models
 
     def init(self, fed: Federation, seed: int) -> State:
-        """One random model."""
+        """One random model; and what clients say of their rows, by which clusters are split later."""
         start = one_cluster(fed, seed)
-        return CFLState(start.models, start.labels)
+        if self.cut == "norms":
+            return CFLState(start.models, start.labels)
+        anchor = tree.take(start.models, 0)
+        who, parts, sized = alike.described(fed, fed.online.nonzero().flatten(), self.local, anchor, self.signature)
+        return CFLState(start.models, start.labels, {
+            "parts": parts, "parts_of": who, "part_sizes": sized, "anchor": tree.to(anchor, "cpu")})
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """FedAvg in each cluster; then those clusters split that should."""
@@ -74,16 +90,38 @@ class CFL(Algorithm):
             inside = own == label
             norms = _norms(updates[inside], size[inside])
             largest = torch.maximum(largest, norms)
-            if cohort.round >= self.patience and self._should_split(norms, largest):
-                splitting.append(label)
+            splitting += [label] if self._restless(norms, largest) else []
         after = replace(averaged(fed, state, heard, self.server_rule), largest=largest)
+        if cohort.round < self.patience:
+            return after
+        if self.cut == "tested":
+            with fed.timing(CLUSTERING):
+                after, splitting = self._told_apart(after, fed.seed)
         for label in splitting:
-            after = self._split(fed, after, state, cohort, label, heard.ids[own == label], updates[own == label])
+            here = own == label
+            after = self._split(fed, after, state, cohort, label, heard.ids[here], updates[here])
         return after
 
-    def _should_split(self, norms: Tensor, largest: Tensor) -> bool:
+    def _restless(self, norms: Tensor, largest: Tensor) -> bool:
         unit = largest if self.relative else torch.ones(2, dtype=torch.float64)
         return bool(norms[0] < self.settled * unit[0]) and bool(norms[1] > self.restless * unit[1])
+
+    def _told_apart(self, state: CFLState, seed: int) -> tuple[CFLState, list[int]]:
+        """The clusters whose members differ. `whole`: of how many members each was when tests could not tell them."""
+        evidence, clusters = state.evidence, tree.count(state.models)
+        of = state.labels[evidence["parts_of"]]
+        size = torch.bincount(of[of >= 0], minlength=clusters)
+        whole = torch.zeros_like(size)
+        whole[: len(evidence.get("whole", ()))] = evidence.get("whole", whole)
+        due = ((size >= self.smallest) & (size != whole)).nonzero().flatten().tolist()
+        if due and clusters == 1:
+            evidence = evidence | alike.of_all(evidence["parts"], seed) | {"who": evidence["parts_of"]}
+        parts, tests = read(evidence["parts"]), alike.telling(evidence)
+        telling = [label for label in due if differ(parts, (of == label).nonzero().flatten().numpy(), tests,
+                                                    generator(seed, "splits", label, clusters))]
+        whole[due] = size[due]
+        whole[telling] = 0
+        return replace(state, evidence=evidence | {"whole": whole}), telling
 
     def _split(self, fed: Federation, after: CFLState, before: State, cohort: Cohort, label: int, ids: Tensor,
                updates: Tensor) -> CFLState:
@@ -111,8 +149,22 @@ class CFL(Algorithm):
         return replace(after.grow(tree.take(after.models, label)), labels=labels)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:
-        """The model with the least mean loss on the newcomer's training rows."""
-        return choose_by_loss(fed, state, newcomers)
+        """The model with the least mean loss on the newcomer's training rows, of which it says what the others did."""
+        state = choose_by_loss(fed, state, newcomers)
+        if "parts" in state.evidence:
+            with suppress(NobodyAnswered):
+                return replace(state, evidence=alike.known_too(fed, state.evidence, newcomers, self.local,
+                                                               self.signature)[1])
+        return state
+
+    def why(self, state: State) -> str:
+        """What tests said, where they were asked."""
+        evidence = state.evidence
+        if "test" not in evidence:
+            return ""
+        apart = contrast(read(evidence["parts"]), state.labels[evidence["parts_of"]].numpy())
+        more = {"contrast": torch.tensor(apart)} if isfinite(apart) else {}
+        return alike.why(replace(state, evidence=evidence | {"test": evidence["test"] | more}))
 
 
 def _updates(fed: Federation, heard: Heard, models: Stack, own: Tensor) -> Tensor:

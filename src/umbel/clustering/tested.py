@@ -348,18 +348,29 @@ def tested(parts: Parts, start: Branch | list[Branch], rng: np.random.Generator)
 
     `start`: where the walk begins: the tree of everybody, or those of clusters that a method has found.
     """
-    everybody = np.arange(len(parts.counts))
-    p, q, r = (_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares))
-    root = Verdict(looks=p, absent=q, shares=r, enough=True)
+    root = verdict(parts, rng)
     if not root.differ:
-        enough = min(p, q, r) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS
-        return Cut(np.zeros_like(everybody), root._replace(enough=enough), by_shares=False)
+        return Cut(np.zeros(len(parts.counts), dtype=np.int64), root, by_shares=False)
     branches = [start] if isinstance(start, Branch) else start
     labels = _walk(parts, branches, energy(parts), (absent, looks), rng)
     if labels.any() or TESTS * root.shares > LEVEL:
         return Cut(labels, root, by_shares=False)
     mixed = mixtures(parts.counts)
     return Cut(_walk(parts, [by_distance(mixed)], mixed, (shares,), rng), root, by_shares=True)
+
+
+def verdict(parts: Parts, rng: np.random.Generator) -> Verdict:
+    """What the tests say of all clients."""
+    everybody = np.arange(len(parts.counts))
+    p, q, r = (_ask(test, parts, everybody, rng, SURE_OF_ALL) for test in (looks, absent, shares))
+    root = Verdict(looks=p, absent=q, shares=r, enough=True)
+    enough = root.differ or (min(p, q, r) < 1 and reachable(_sampled(parts, everybody, rng)) <= LEVEL / TESTS)
+    return root._replace(enough=enough)
+
+
+def differ(parts: Parts, members: Ints, tests: tuple[Test, ...], rng: np.random.Generator) -> bool:
+    """Whether some test tells some of all clients apart, at their part of the level."""
+    return any(_ask(test, parts, members, rng) <= _due(parts, members) for test in tests)
 
 
 def _sampled(parts: Parts, members: Ints, rng: np.random.Generator) -> Parts:
@@ -381,13 +392,10 @@ def _ask(test: Test, parts: Parts, members: Ints, rng: np.random.Generator, sure
 def _walk(parts: Parts, start: list[Branch], near: Floats, tests: tuple[Test, ...],
           rng: np.random.Generator) -> Ints:
     """Labels: `start` is split as far down as clients differ; clusters that do not are joined, the nearest first."""
-    def differ(members: Ints) -> bool:
-        return any(_ask(test, parts, members, rng) <= _due(parts, members) for test in tests)
-
     clusters, todo = [], start[::-1]
     while todo:
         branch = todo.pop()
-        if branch.halves is None or not differ(branch.members):
+        if branch.halves is None or not differ(parts, branch.members, tests, rng):
             clusters.append(branch.members)
         else:
             left, right = branch.halves()
@@ -402,7 +410,7 @@ def _walk(parts: Parts, start: list[Branch], near: Floats, tests: tuple[Test, ..
         for a, b in _nearest(clusters, near):
             both = np.sort(np.concatenate([clusters[a], clusters[b]]))
             if (name := frozenset(both.tolist())) not in told:
-                if not differ(both):
+                if not differ(parts, both, tests, rng):
                     return a, b, both
                 told.add(name)
         return None
