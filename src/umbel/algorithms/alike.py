@@ -119,7 +119,7 @@ def found(cut: Cut, answers: Tree, seed: int) -> Tree:
 
 def kept(cut: Cut, who: Tensor, answers: Tree, sized: Tensor, seed: int) -> Tree:
     """All evidence of a cut of these clients."""
-    return found(cut, answers, seed) | {"parts": answers, "parts_of": who, "part_sizes": sized}
+    return found(cut, answers, seed) | {"who": who, "parts": answers, "parts_of": who, "part_sizes": sized}
 
 
 def joining(known: Tree, labels: Tensor, newcomers: Tree, clusters: int, names: list[str], seed: int,
