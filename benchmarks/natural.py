@@ -1,23 +1,30 @@
 """The four natural federations: where do clusters pay, beside one model, the same fine-tuned, and everybody alone?
 
     python benchmarks/natural.py SET [--data-dir DIR] [--out FOLDER] [--seeds 100:103] [--methods fedavg,solo]
+                                     [--device cuda] [--jobs 16]
     python benchmarks/natural.py SET --only-table
 
-SET is heart-disease, wisdm, beijing-air or shakespeare. Every cell is a run folder, FOLDER/SET/METHOD-sSEED, and a
-finished one is not run again. A seed parts each client's rows anew and is the models' seed; Beijing is parted by time,
+SET is heart-disease, wisdm, beijing-air or shakespeare. Every cell is a run folder, FOLDER/SET/METHOD-sSEED: a finished
+one is not run again, and one that was stopped goes on where it stopped. `--jobs` cells run at a time, each a process
+with its share of the cores. A seed parts each client's rows anew and is the models' seed; Beijing is parted by time,
 so there it is the models' alone. All methods train for as many rounds, pre-training included. IFCA's number of clusters
 is chosen for each seed by validation rows (runs under FOLDER/SET/tries, trained on the other rows), then it trains on
 all rows as everybody does. Prints Markdown: the scores, the differences paired over seeds, and what each method said.
 """
 
+import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import torch
 import typer
 
 import umbel
@@ -52,15 +59,22 @@ SETS = {
 }
 
 
-def cell(name: str, method: str, seed: int, folder: Path, data_dir: Path | None) -> umbel.Experiment:
-    """The experiment of a method on a set."""
+class Work(NamedTuple):
+    """One run: of a cell, or one that IFCA's number of clusters is chosen by."""
+
+    experiment: umbel.Experiment
+    folder: Path
+
+
+def cell(name: str, method: str, seed: int, folder: Path, data_dir: Path | None, device: str = "cpu") -> Work:
+    """A method on a set."""
     how = SETS[name]
     partition = None if how.rows is None else str(_bounded(name, how, seed, folder, data_dir))
     common = umbel.Experiment(data=name, model=how.model, rounds=how.rounds, clients=how.clients, partition=partition,
-                              eval_every=how.rounds, seed=seed, device="cpu")
+                              eval_every=how.rounds, seed=seed, device=device)
     settings = {key: value for key, value in how.settings.items() if key.split(".")[0] in (method, "lr")}
     [made] = compare.planned([method], common, {"epochs": how.epochs, **settings}, 1, equal="rounds").runs.values()
-    return made
+    return Work(made, folder / f"{method}-s{seed}")
 
 
 def _bounded(name: str, how: Setting, seed: int, folder: Path, data_dir: Path | None) -> Path:
@@ -74,23 +88,63 @@ def _bounded(name: str, how: Setting, seed: int, folder: Path, data_dir: Path | 
     return path
 
 
-def run(experiment: umbel.Experiment, folder: Path, data_dir: Path | None) -> None:
-    """One cell, unless it is finished."""
-    for session in sessions({folder.name: experiment}, folder.parent, data_dir):
+def tries(asked: Work) -> list[Work]:
+    """The runs by which IFCA's number of clusters is chosen: on the rows that are not kept for validation."""
+    of = asked.experiment
+    return [Work(replace(of, fine_tune=0, settings={**of.settings, "clusters": clusters, "rows": "fit"}),
+                 asked.folder.parent / "tries" / f"ifca-{clusters}-s{of.seed}") for clusters in CLUSTERS]
+
+
+def best_ifca(asked: Work) -> Work:
+    """The same with the number of clusters that serves validation rows best; all its tries are finished."""
+    tried = {work.experiment.settings["clusters"]: umbel.load(work.folder) for work in tries(asked)}
+    higher = tried[CLUSTERS[0]].metric.higher_is_better
+    best = max(CLUSTERS, key=lambda k: tried[k].info["validation"] * (1 if higher else -1))
+    settings = {**asked.experiment.settings, "clusters": best}
+    return asked._replace(experiment=replace(asked.experiment, settings=settings))
+
+
+def run(work: Work, data_dir: Path | None) -> float:
+    """One run, unless it is finished, and how many seconds it took."""
+    began = time.perf_counter()
+    for session in sessions({work.folder.name: work.experiment}, work.folder.parent, data_dir):
         play(session)
+    return time.perf_counter() - began
 
 
-def best_ifca(experiment: umbel.Experiment, folder: Path, data_dir: Path | None) -> umbel.Experiment:
-    """The same with the number of clusters that serves validation rows best."""
-    tries = {}
-    for clusters in CLUSTERS:
-        settings = {**experiment.settings, "clusters": clusters}
-        where = folder / "tries" / f"ifca-{clusters}-s{experiment.seed}"
-        run(replace(experiment, fine_tune=0, settings={**settings, "rows": "fit"}), where, data_dir)
-        tries[clusters] = umbel.load(where)
-    higher = tries[CLUSTERS[0]].metric.higher_is_better
-    best = max(CLUSTERS, key=lambda k: tries[k].info["validation"] * (1 if higher else -1))
-    return replace(experiment, settings={**experiment.settings, "clusters": best})
+def run_all(cells: Sequence[Work], data_dir: Path | None, pool: Executor) -> Iterator[tuple[Work, float | UmbelError]]:
+    """What each run took as it ends, or why there is none. IFCA's tries go first, since its cells wait for them."""
+    before = {cell.folder: tries(cell) for cell in cells if cell.experiment.method == "ifca"}
+    held = [cell for cell in cells if cell.folder in before]
+    ready = [*(work for tried in before.values() for work in tried), *(cell for cell in cells if cell not in held)]
+    waiting: dict[Future[float], Work] = {pool.submit(run, work, data_dir): work for work in ready}
+    finished: set[Path] = set()
+    while waiting:
+        for ended in wait(waiting, return_when=FIRST_COMPLETED).done:
+            work = waiting.pop(ended)
+            try:
+                took: float | UmbelError = ended.result()
+                finished.add(work.folder)
+            except UmbelError as error:
+                took = error
+            yield work, took
+        for cell in [cell for cell in held if finished >= {work.folder for work in before[cell.folder]}]:
+            held.remove(cell)
+            waiting[pool.submit(run, best_ifca(cell), data_dir)] = cell
+
+
+def at_once(jobs: int) -> ProcessPoolExecutor:
+    """So many processes, with the cores divided among them."""
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin,
+                               (max(1, (os.cpu_count() or 1) // jobs),))
+
+
+def _begin(threads: int) -> None:
+    """What a process does first: it takes its share of the cores, and sees to it that it ends with its owner."""
+    torch.set_num_threads(threads)
+    owner = multiprocessing.parent_process()
+    assert owner is not None
+    threading.Thread(target=lambda: (owner.join(), os._exit(1)), daemon=True).start()
 
 
 # The table -----------------------------------------------------------------------------------------------------------
@@ -110,7 +164,7 @@ def found(folder: Path, methods: Sequence[str] = METHODS) -> dict[str, dict[int,
 def table(cells: dict[str, dict[int, umbel.Result]]) -> str:
     """Markdown of finished cells; a difference is over the seeds that both have, and positive where the first is ahead.
     """
-    metric = next(iter(cells["fedavg"].values())).metric
+    metric = next(iter(next(iter(cells.values())).values())).metric
     unit, sign = (100 if metric.unit == "%" else 1), (1 if metric.higher_is_better else -1)
     lines = [f"{metric.name}{f' ({metric.unit})' if metric.unit else ''}"
              f", {'higher' if sign > 0 else 'lower'} is better", "",
@@ -181,36 +235,26 @@ def horizons(cells: dict[str, dict[int, umbel.Result]], data_dir: Path | None) -
     return "\n".join(lines)
 
 
-def _cells(name: str, seeds: range, methods: Sequence[str], folder: Path,
-           data_dir: Path | None) -> Iterator[tuple[str, int, float]]:
-    """Run what is not finished, a method of all seeds after the other; and how many seconds each took."""
-    for method in methods:
-        for seed in seeds:
-            began = time.perf_counter()
-            experiment = cell(name, method, seed, folder, data_dir)
-            if method == "ifca":
-                experiment = best_ifca(experiment, folder, data_dir)
-            run(experiment, folder / f"{method}-s{seed}", data_dir)
-            yield method, seed, time.perf_counter() - began
-
-
 def main(name: str, data_dir: Annotated[Path | None, typer.Option()] = None, out: Path = Path("natural"),
          seeds: Annotated[str, typer.Option(help="from:to")] = "100:103", methods: str = ",".join(METHODS),
-         only_table: bool = False) -> None:
+         device: Annotated[str, typer.Option(help="cpu, cuda or auto")] = "cpu",
+         jobs: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1, only_table: bool = False) -> None:
     """Run what is not finished, and print the table."""
     first, last = map(int, seeds.split(":"))
-    folder, asked, refused = out / name, methods.split(","), []
+    folder, refused = out / name, []
     folder.mkdir(parents=True, exist_ok=True)
-    for method in () if only_table else asked:
-        try:
-            for _, seed, took in _cells(name, range(first, last), [method], folder, data_dir):
-                print(f"{method}, seed {seed}: {took:.0f} s", flush=True)
-        except UmbelError as error:
-            refused.append(f"- {method}: {error}")
-    cells = found(folder)
-    print(table(cells), reasons(cells), "\n".join(refused), sep="\n\n")
-    if name == "beijing-air":
-        print(horizons(cells, data_dir))
+    if not only_table:
+        asked = [cell(name, method, seed, folder, data_dir, device)
+                 for method in methods.split(",") for seed in range(first, last)]
+        with at_once(jobs) as pool:
+            for work, took in run_all(asked, data_dir, pool):
+                said = took if isinstance(took, UmbelError) else f"{took:.0f} s"
+                print(f"{work.folder.relative_to(folder)}: {said}", flush=True)
+                refused += [f"- {work.folder.name}: {took}"] if isinstance(took, UmbelError) else []
+    if cells := found(folder):
+        print(table(cells), reasons(cells), "\n".join(refused), sep="\n\n")
+        if name == "beijing-air":
+            print(horizons(cells, data_dir))
 
 
 if __name__ == "__main__":
