@@ -1,6 +1,7 @@
 """Are the decisions right? Alike clients must stay one cluster, true groups whole and apart, newcomers find their own.
 
     python benchmarks/decisions.py SUITE [--method METHOD ...] [--seeds 100:120] [--only TEXT] [--out runs/decisions]
+                                         [--jobs 2]
 
 A suite is a list of cases; a trial is one case with one seed and one method. Each finished trial is a line of
 OUT/SUITE.jsonl and is kept, so a suite can be stopped and gone on with. Rules are chosen on seeds below 100 and
@@ -13,9 +14,11 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -152,12 +155,18 @@ class Case:
 # Methods, as far as their clusters -------------------------------------------------------------------------------
 
 LOCAL = umbel.Local(lr=0.05, epochs=2, batch=50)  # cheap, and enough for signatures of an MLP
+LONGER = replace(LOCAL, epochs=5)  # where one round must tell who wants what
 SHORT = {"pretrain": 2, "local": LOCAL}
+SPLITS_WITHIN = 8  # rounds: clusters that CFL splits in two each round are as many as they will be
 METHODS: dict[str, Callable[[], umbel.Algorithm]] = {
     "pacfl": lambda: umbel.PACFL(local=LOCAL),
     "flag": lambda: umbel.FLAG(gradient_epochs=5, local=LOCAL),
     "fedclust": lambda: umbel.FedClust(warmup=5, local=LOCAL),
     "flhc": lambda: umbel.FLHC(**SHORT),
+    "kmeans": lambda: umbel.KMeans(**SHORT),
+    "fedgroup": lambda: umbel.FedGroup(local=LOCAL),
+    "cflgt": lambda: umbel.CFLGT(**SHORT),
+    "cfl": lambda: umbel.CFL(local=LONGER),
     # What was the default before clusters rested on tests.
     "pacfl.before": lambda: umbel.PACFL(angle="mean", cut="silhouette", local=LOCAL),
     "flag.before": lambda: umbel.FLAG(gradient_epochs=5, cut="sweep", rule="both", local=LOCAL),
@@ -195,7 +204,7 @@ def formed(method: umbel.Algorithm, fed: umbel.Federation) -> umbel.State:
     """A method until its clusters are there, everybody placed."""
     everybody = fed.online.nonzero().flatten()
     state = method.init(fed, fed.seed)
-    for index in range(method.pretrain):
+    for index in range(SPLITS_WITHIN if isinstance(method, umbel.CFL) else method.pretrain):
         state = method.round(fed, state, umbel.Cohort(everybody, index))
     waiting = (fed.online & (state.labels < 0)).nonzero().flatten()
     return method.admit(fed, state, umbel.Cohort(waiting, method.pretrain, ADMIT)) if len(waiting) else state
@@ -268,6 +277,8 @@ def power() -> Iterator[tuple[Case, int]]:
 
 
 ALIKE = ("false-alarms", "balanced")
+
+
 def newcomers() -> Iterator[tuple[Case, int]]:
     """Members of 35 rows in four groups, and who comes later: 40 of each size, and 20 like nobody (group 4)."""
     truth = tuple(np.repeat(range(4), 8).tolist())
@@ -397,29 +408,40 @@ def main(
     seeds: Annotated[str, typer.Option(help="FIRST:END, one draw of each case a seed.")] = "100:120",
     only: Annotated[str, typer.Option(help="Only cases whose name contains this text.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of the lines.")] = Path("runs/decisions"),
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    only_table: Annotated[bool, typer.Option(help="Show what is done.")] = False,
 ) -> None:
     """Do the trials of a suite that are not done yet, and print its table."""
     torch.set_num_threads(1)
     first, end = map(int, seeds.split(":"))
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{suite}.jsonl"
-    done = {}
-    for text in path.read_text().splitlines() if path.exists() else ():
-        line = json.loads(text)
-        done[line["case"], line["seed"], line["method"]] = line
     methods = list(dict.fromkeys(name for each in method for name in (["core", *ALL] if each == "all" else [each])))
-    found = []
-    for case, draw in sorted(SUITES[suite](), key=lambda one: one[1]):
-        seed = first + draw
-        if seed >= end or only not in case.name:
-            continue
-        if any((case.name, seed, name) not in done for name in methods):
-            for line in trials(suite, case, seed, methods):
-                with path.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                done[case.name, seed, line["method"]] = line
-        found += [done[case.name, seed, name] for name in methods]
-    Console(width=200).print(table(suite, found))
+    asked = [(case, first + draw) for case, draw in sorted(SUITES[suite](), key=lambda one: one[1])
+             if first + draw < end and only in case.name]
+    if not only_table:
+        done = lines_of(path)
+        todo = [(suite, case, seed, methods, path) for case, seed in asked
+                if any((case.name, seed, name) not in done for name in methods)]
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for _ in as_completed([pool.submit(tried, *one) for one in todo]):
+                pass
+    done = lines_of(path)
+    found = [done[name] for case, seed in asked for each in methods if (name := (case.name, seed, each)) in done]
+    Console(width=240).print(table(suite, found))
+
+
+def tried(suite: str, case: Case, seed: int, methods: list[str], path: Path) -> None:
+    """One federation, its lines behind the others in one write."""
+    torch.set_num_threads(1)
+    with path.open("a") as file:
+        file.write("".join(f"{json.dumps(line)}\n" for line in trials(suite, case, seed, methods)))
+
+
+def lines_of(path: Path) -> dict[tuple[str, int, str], dict[str, Any]]:
+    """The finished trials, by case, seed and method."""
+    lines = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+    return {(line["case"], line["seed"], line["method"]): line for line in lines}
 
 
 if __name__ == "__main__":
