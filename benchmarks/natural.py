@@ -210,7 +210,7 @@ def reasons(cells: dict[str, dict[int, umbel.Result]]) -> str:
     for method, runs in cells.items():
         for seed, each in runs.items():
             why = each.info["clusters"]["why"]
-            said = why if isinstance(why, str) else "; ".join(str(part) for part in why.values())
+            said = why if isinstance(why, str) else why.get("words", "")
             tuned = f"k = {each.info['params']['clusters']}; " if method == "ifca" else ""
             lines += [f"- {method}, {seed}: {tuned}{said}"] if said or tuned else []
     return "\n".join(lines)
