@@ -61,7 +61,7 @@ def kmeans(points: Tensor, clusters: int, seed: int = 0) -> tuple[Tensor, Tensor
     x = points.double().cpu().numpy()
     distinct = len({row.tobytes() for row in x})
     if x.shape[1] > len(x):  # the same points, turned into the n directions that they span: whole models are wide
-        x = np.linalg.qr(x.T, mode="r").T
+        x = np.linalg.qr(x.T).R.T
     model = KMeans(min(clusters, distinct), n_init=10, random_state=seed).fit(x)
     labels = canonical(torch.from_numpy(model.labels_.astype(np.int64)))
     return labels, means(points, labels)
