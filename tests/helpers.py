@@ -181,9 +181,9 @@ ALL: dict[str, Entry] = {
         lambda model: _plus(((N + M) * 2 * model, (N + M) * 16), _averaging(model)),
         lambda local, n: IFCA(1, local=local)),
     "cfl": Entry(  # splits in round 0: the three members that were not asked are asked then
-        lambda local, truth: CFL(settled=100.0, restless=0.0, smallest=4, patience=0, local=local),
-        lambda model: _plus(_training(N - M, model), _averaging(model)),
-        lambda local, n: CFL(settled=0.0, local=local), finds_truth=True),
+        lambda local, truth: CFL(smallest=4, local=local),
+        lambda model: _plus(_tested(), _training(N - M, model), _averaging(model)),
+        lambda local, n: CFL(cut="norms", settled=0.0, local=local), finds_truth=True),
     "fedsoft": Entry(  # two centres and two shares down
         lambda local, truth: FedSoft(2, local=local),
         lambda model: _plus((N * 2 * model, N * 24), (2 * M * (2 * model + 16), 2 * M * (model + 8)))),

@@ -25,7 +25,7 @@ RUNS: dict[str, list[str]] = {  # a name, and what `umbel run` is given beside C
     "fedavg-lenet5": ["fedavg", *TURNED, "--model", "lenet5"],
     "fedavg-loop": ["fedavg", *TURNED, "--engine", "loop", "--model", "lenet5"],
     "fedavg-workers": ["fedavg", "--scenario", "iid", "--clients", "4", "--model", "lenet5", "--workers", "2",
-                       "--epochs", "8", "--batch", "5"],
+                       "--epochs", "8", "--batch", "5", "--lr", "0.001"],
     "fedprox": ["fedprox", *TURNED, "--set", "mu=0.1"],
     "fedavg-ft": ["fedavg-ft", *TURNED],
     "fednova": ["fednova", "--scenario", "dirichlet", "--clients", "8", "--set", "momentum=0.9"],

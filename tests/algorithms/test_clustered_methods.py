@@ -549,7 +549,8 @@ FOUR_GROUPS = (2, 0, 3, 1, 0, 3, 1, 2)
 
 
 def split_at_once(**settings):
-    return CFL(**{"settled": 100.0, "restless": 0.0, "smallest": 3, "patience": 0, "local": LOCAL} | settings)
+    return CFL(**{"cut": "norms", "settled": 100.0, "restless": 0.0, "smallest": 3, "patience": 0, "local": LOCAL}
+               | settings)
 
 
 def test_cfl_keeps_client_ids_through_a_second_split():

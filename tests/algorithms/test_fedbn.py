@@ -137,6 +137,8 @@ def test_who_cannot_keep_norms_says_so():
     with pytest.raises(UmbelError, match="'norms' of ifca"):
         IFCA(local=replace(LOCAL, norms="private"))
     with pytest.raises(UmbelError, match="FLAG's trial of cuts averages whole models, and with norms=private"):
+        FLAG(cut="sweep", local=replace(LOCAL, norms="private")).init(fresh(), SEED)
+    with pytest.raises(UmbelError, match="set trial=none of flag, or norms=shared"):
         FLAG(local=replace(LOCAL, norms="private")).init(fresh(), SEED)
     with pytest.raises(UmbelError, match="must be 'shared' or 'private'"):
         replace(LOCAL, norms="own")

@@ -20,6 +20,7 @@ from umbel.clustering.tested import (
     looks,
     mixtures,
     moments,
+    nearest,
     reachable,
     settle,
     shares,
@@ -96,13 +97,44 @@ def test_looks_is_the_share_of_all_dealings_that_are_as_close(one):
     assert found == pytest.approx((1 + 399 * exact) / 400, rel=0.1)
 
 
+def closer(kind_points):
+    """By how many standard deviations the true owners are closer, squared with its sign; and so all dealings."""
+    true, every = owners_within(kind_points)
+    away = (np.mean(every) - [true, *every]) / np.std(every)
+    return (away * abs(away))[0], (away * abs(away))[1:]
+
+
 def test_looks_adds_kinds_up_each_in_its_own_unit():
     """A kind ten thousand times as wide says no more than the other; parts stay within their kind."""
-    true, every = zip(*(owners_within(one) for one in (CLOSE, MIXED)), strict=True)
-    exact = np.mean([a + b <= sum(true) + 1e-9 for a, b in product(*every)])
+    true, every = zip(*(closer(one) for one in (CLOSE, MIXED)), strict=True)
+    exact = np.mean([a + b >= sum(true) - 1e-9 for a, b in product(*every)])
     wide = [[1e4 * point for point in several] for several in MIXED]
     both = parts_of({(i, k): several for k, kind in enumerate((CLOSE, wide)) for i, several in enumerate(kind)})
     assert mean_p(looks, both, times=200) == pytest.approx((1 + 399 * exact) / 400, rel=0.1)
+
+
+def test_a_difference_in_one_kind_of_ten_is_not_drowned_by_the_others():
+    """Two groups that differ in one kind alone, among eighteen without any: a plain sum sees it in a few draws."""
+    seen = 0
+    for seed in range(20):
+        draw = rng(seed)
+        points = {(i, k): draw.normal(size=(4, 4)) + 3 * (i % 2) * (k == 0) for i in range(6) for k in range(19)}
+        seen += looks(parts_of(points), 0.01, rng(seed)) <= 0.01
+    assert seen >= 15
+
+
+def test_clients_change_to_the_cluster_that_is_nearest_on_average():
+    """Of five on a line, the third is nearer to the last two as a whole; nobody else changes, and who is alone stays."""
+    places = np.array([0.0, 0.2, 2.2, 3.0, 3.1, 9.0])
+    near = abs(places[:, None] - places)
+    assert nearest(np.array([0, 0, 0, 1, 1, 2]), near).tolist() == [0, 0, 1, 1, 1, 2]
+    assert nearest(np.array([0, 0, 1, 1, 1, 2]), near).tolist() == [0, 0, 1, 1, 1, 2]
+
+
+def test_changing_sides_ends_where_all_would_change_back():
+    """Two and two at the corners of a square, each nearer to those of the other side: it ends, with nobody lost."""
+    near = np.array([[0, 9, 1, 1], [9, 0, 1, 1], [1, 1, 0, 9], [1, 1, 9, 0]], dtype=float)
+    assert sorted(nearest(np.array([0, 0, 1, 1]), near).tolist()) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("one", [CLOSE, MIXED, [[0.0, 2.0], [1.0]], [[0.0, 0.5], [3.0, 1.1, 4.0], [7.0]]])

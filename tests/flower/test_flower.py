@@ -109,7 +109,7 @@ def test_a_client_that_stands_twice_in_a_cohort_gets_one_message():
 
 def test_flag_sweeps_on_flower():
     """The cut by a sweep of short federations is the simulator's."""
-    method = FLAG(gradient_epochs=2, local=LOCAL)
+    method = FLAG(gradient_epochs=2, cut="sweep", local=LOCAL)
     found = [play(method, fed, rounds=1) for fed in (flower(), LoopEngine(tiny_model(), tiny_population(), SEED))]
     assert torch.equal(found[0].labels, found[1].labels)
     assert torch.equal(found[0].evidence["curve"], found[1].evidence["curve"])

@@ -37,7 +37,7 @@ def test_a_comparison_becomes_one_page(umbel: Umbel, tmp_path: Path) -> None:
     text = (tmp_path / "c" / "report.html").read_text()
     assert sections(text) == [
         "Accuracy against rounds", "Accuracy against bytes", "Every client",
-        "Dendrogram: drag the cut", "Distances between clients", "Map of clients", "How many clusters",
+        "Dendrogram: drag the cut", "Distances between clients", "Map of clients",
         "Clusters against the truth", "Who holds which labels", "Who gains, who loses against FedAvg",
         "Map of clients", "Clusters against the truth", "Who holds which labels", "Accuracy of each client",
     ]

@@ -62,7 +62,7 @@ own = ["client_seconds", "server_seconds"]
 band = {upload = 0.001}
 [table3.protocol]
 rounds = 1
-settings = {clusters = 2, "cflgt.pretrain" = 1, "flhc.pretrain" = 1, "flhc.cut" = "count"}
+settings = {clusters = 2, "cflgt.pretrain" = 1, "cflgt.cut" = "gate", "flhc.pretrain" = 1, "flhc.cut" = "count"}
 [table3.words]
 cflgt = {phase = "signature"}
 flhc = {phase = "train"}

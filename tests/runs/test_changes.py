@@ -278,7 +278,7 @@ def play(session: Session, stop: int | None = None) -> None:
 @pytest.mark.parametrize("method", ["oracle", "ifca", "pacfl"])
 def test_a_run_that_is_stopped_around_a_change_ends_as_if_it_had_not_been(method: str, tmp_path: Path) -> None:
     """To the last bit, whether it stopped before the change, at it or behind it."""
-    more = {"ifca": {"clusters": 4}, "pacfl": {"recluster": True}}.get(method, {})
+    more = {"ifca": {"clusters": 4}, "pacfl": {"recluster": True, "cut": "silhouette"}}.get(method, {})
     asked = partial(experiment, method, settings={"epochs": 1, "batch": 50, **more}, shuffle=True, join="1@4")
     play(Session.start(asked(), tmp_path / "whole"))
     for stop in (2, 3, 4):

@@ -271,7 +271,7 @@ def test_evidence_belongs_to_its_round(tmp_path: Path, monkeypatch: pytest.Monke
     assert saved.state.evidence["norm"].item() == 1.0
     again.commit(1, state(4.0), {}, {}, a_line(1))
     finished = Sealed(fake_run(tmp_path / "another"))
-    again.finish(finished.result(), finished.clusters())
+    again.finish(finished.result(), finished.clusters(), None)
     again.close()
     assert sorted(path.name for path in again.path.iterdir()) == [
         "checkpoint.json", "clusters.json", "evidence.safetensors", "recipe.toml", "result.json", "rounds.jsonl",

@@ -261,8 +261,8 @@ def test_a_header_that_umbel_does_not_write_is_refused(case: str, folder: Path) 
 
 def test_a_newcomer_that_cannot_be_placed_by_the_evidence_is_told_so(folder: Path) -> None:
     """What a method keeps of its own is described by nobody: the sentence has folder and reason."""
-    other(folder, "evidence", lambda leaves: leaves.pop("signature/basis_length"))
-    with pytest.raises(UmbelError, match=r"The evidence in .* must be what its method left there.*basis_length"):
+    other(folder, "evidence", lambda leaves: leaves.pop("parts/kind"))
+    with pytest.raises(UmbelError, match=r"The evidence in .* must be what its method left there.*kind"):
         u.admit(folder, ROWS)
 
 

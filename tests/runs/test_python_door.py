@@ -35,7 +35,8 @@ def digits():
 
 SAME = {  # in Python, on the command line, and the one sentence
     "choice": (lambda: u.PACFL(cut="treshold"), "run pacfl --set cut=treshold",
-               "The 'cut' of pacfl must be 'silhouette' or 'gap' or 'count' or 'value'. Got 'treshold' instead."),
+               "The 'cut' of pacfl must be 'tested' or 'silhouette' or 'gap' or 'count' or 'value'. Got 'treshold'"
+               " instead."),
     "number": (lambda: u.FLAG(beta=7), "run flag --set beta=7",
                "The 'beta' of flag must be at least 0 and at most 1. Got 7.0 instead."),
     "word": (lambda: u.IFCA(first="los"), "run ifca --set first=los",
@@ -316,7 +317,7 @@ def test_the_best_round_survives_a_stop(tmp_path):
 
 def test_a_newcomer_gets_the_model_that_was_kept(tmp_path, digits):
     """Of the best round, not of the last."""
-    method = u.FedAvg(local=u.Local(lr=1.0, momentum=0.9, epochs=2, batch=20, rows="fit"))
+    method = u.FedAvg(local=u.Local(lr=2.0, momentum=0.9, epochs=2, batch=20, rows="fit"))
     result = u.run(method, digits, rounds=6, keep="best", out=tmp_path / "run")
     assert result.info["kept"]["round"] < 5  # else the last would do
     people = digits.clients.population
@@ -603,5 +604,5 @@ def test_a_newcomer_is_placed_through_the_uplink_of_the_run(tmp_path, monkeypatc
     monkeypatch.setattr(u.Federation, "_bill_up", bill)
     placed = u.admit(tmp_path / "run", (people.pool.x[rows], people.pool.y[rows]), epochs=1)
     assert placed.members > 0
-    assert seen["principal_vectors"] == (u.uplink.Quantise(8),)
+    assert seen["raw_parts"] == (u.uplink.Quantise(8),)
     assert seen["fine_tune"] == ()

@@ -26,7 +26,10 @@ from umbel.clustering.tested import (
     Test,
     absent,
     contrast,
+    energy,
     looks,
+    mixtures,
+    nearest,
     p_said,
     settle,
     shares,
@@ -95,6 +98,21 @@ def of_all(answers: Tree, seed: int) -> Tree:
     said = verdict(read(answers), generator(seed, "tests"))
     numbers = {**said._asdict(), "by_shares": said.differ and TESTS * min(said.looks, said.absent) > LEVEL}
     return {"test": {name: torch.tensor(float(value), dtype=torch.float64) for name, value in numbers.items()}}
+
+
+def nearer(evidence: Tree, ids: Tensor, side: Tensor) -> Tensor:
+    """Two halves of some clients, (m,), after those changed sides whose rows lie nearer to the other half's.
+
+    Where that would leave one half empty, or some client never said anything of its rows, the halves stay as they are.
+    """
+    places = {client: place for place, client in enumerate(evidence["parts_of"].tolist())}
+    at = [places.get(client, -1) for client in ids.tolist()]
+    if min(at) < 0:
+        return side
+    parts = read(evidence["parts"]).of(np.array(at))
+    apart = mixtures(parts.counts) if evidence["test"]["by_shares"] else energy(parts)
+    moved = torch.from_numpy(nearest(side.long().numpy(), apart)).to(side.dtype)
+    return moved if len(set(moved.tolist())) > 1 else side
 
 
 def telling(evidence: Tree) -> tuple[Test, ...]:

@@ -50,7 +50,8 @@ class CFL(PartsSettings, Algorithm):
 
     The paper splits a cluster whose mean update is short while some client's is long: `cut="norms"`. Those lengths
     depend on rate, epochs and data, and no thresholds served all of them. By default tests on parts of rows say whether
-    a cluster's members differ, once for the same members; then nothing need settle first.
+    a cluster's members differ, once for the same members; then nothing need settle first, and members whose rows lie
+    nearer to those of the other half change sides.
 
     Client ids survive every split: clusters are one vector of labels. No update is ever applied twice: when a cluster
     is about to split, members that were not in the cohort are asked first, and those that are away become unplaced.
@@ -114,7 +115,9 @@ class CFL(PartsSettings, Algorithm):
         whole = torch.zeros_like(size)
         whole[: len(evidence.get("whole", ()))] = evidence.get("whole", whole)
         due = ((size >= self.smallest) & (size != whole)).nonzero().flatten().tolist()
-        if due and clusters == 1:
+        if not due:
+            return state, []
+        if clusters == 1:
             evidence = evidence | alike.of_all(evidence["parts"], seed) | {"who": evidence["parts_of"]}
         parts, tests = read(evidence["parts"]), alike.telling(evidence)
         telling = [label for label in due if differ(parts, (of == label).nonzero().flatten().numpy(), tests,
@@ -141,6 +144,8 @@ class CFL(PartsSettings, Algorithm):
             return after
         with fed.timing(CLUSTERING):
             side = bipartition(symmetric(cosine(updates, updates)))
+            if self.cut == "tested":
+                side = alike.nearer(after.evidence, ids, side)
         first = min(ids.tolist(), key=lambda i: fed.names[i])  # stays, so that labels do not depend on the order
         leaving = side != side[ids.tolist().index(first)]
         labels = torch.where(members, -1, after.labels)  # members that are away are placed when they return
