@@ -124,7 +124,7 @@ def test_a_difference_in_one_kind_of_ten_is_not_drowned_by_the_others():
 
 
 def test_clients_change_to_the_cluster_that_is_nearest_on_average():
-    """Of five on a line, the third is nearer to the last two as a whole; nobody else changes, and who is alone stays."""
+    """The third on a line is nearer to the next two as a whole; nobody else changes, and who is alone stays."""
     places = np.array([0.0, 0.2, 2.2, 3.0, 3.1, 9.0])
     near = abs(places[:, None] - places)
     assert nearest(np.array([0, 0, 0, 1, 1, 2]), near).tolist() == [0, 0, 1, 1, 1, 2]
