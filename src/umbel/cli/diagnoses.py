@@ -1,0 +1,52 @@
+"""What `umbel diagnose` does."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from umbel.algorithms.auto import Auto
+from umbel.cli.base import cores, say
+from umbel.cli.sessions import typed_options, typed_settings
+from umbel.diagnosis import screen
+from umbel.diagnosis.diagnose import Diagnosis, diagnosed
+from umbel.errors import UmbelError
+from umbel.runs.experiment import Experiment
+
+
+def of(*, trial: bool, setting: list[str] | None, epochs: int | None, batch: int | None, lr: float | None,
+       optimiser: str | None, schedule: str | None, data_dir: Path | None, workers: int | None,
+       **choices: Any) -> Diagnosis:
+    """Draw the federation and diagnose it. `choices` are fields of an Experiment, None where nothing was typed."""
+    settings = typed_settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
+    experiment = Experiment(method="auto", **typed_options(choices), settings=settings).resolved()
+    fed, auto = experiment.build(*experiment.draw(data_dir), workers=workers or cores())
+    assert isinstance(auto, Auto)
+    try:
+        return diagnosed(fed, auto.for_run(experiment.rounds), experiment.rounds, trial)
+    finally:
+        fed.close()
+
+
+def write(found: Diagnosis, out: Path) -> None:
+    """A page or a file of JSON, by its ending."""
+    if out.suffix == ".json":
+        found.save(out)
+    else:
+        raise UmbelError(f"A diagnosis is written to FILE.json. Got '{out}' instead.")
+
+
+def show(found: Diagnosis, console: Console) -> None:
+    """Tables and sentences: the recommendation comes first."""
+    say(found.advice)
+    console.print()
+    console.print(screen.differences_table(found))
+    for line in screen.clusters_lines(found):
+        say(line)
+    if (plans := screen.plans_table(found)) is not None:
+        console.print()
+        console.print(plans)
+    console.print()
+    for sentence in (screen.cost_said(found), found.info["reveals"], screen.lost_said(found)):
+        if sentence:
+            say(sentence)
