@@ -26,10 +26,16 @@ def test_json_is_all_that_is_printed(umbel: Umbel, tmp_path) -> None:
     assert json.loads(done.out)["advice"] == "Nothing differs: one model."
 
 
+def test_a_page_is_written(umbel: Umbel, tmp_path) -> None:
+    """Into a folder that is made for it."""
+    assert umbel(*WORDS, "--no-trial", "--out", "pages/d.html").out.endswith("Written: pages/d.html\n")
+    assert "<h1>One model</h1>" in (tmp_path / "pages" / "d.html").read_text()
+
+
 def test_wrong_input_is_a_sentence(umbel: Umbel) -> None:
     """As with `umbel run`."""
     assert "Did you mean 'rotation-4'?" in umbel("diagnose", "--scenario", "rotate-4").err
     done = umbel(*WORDS, "--out", "d.txt")
     assert done.code == 2
-    assert "is written to FILE" in done.err
+    assert "A diagnosis is written to FILE.html or FILE.json. Got 'd.txt' instead." in done.err
     assert "There is no setting of auto named 'trail'" in umbel("diagnose", "--set", "trail=2").err

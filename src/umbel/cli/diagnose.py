@@ -66,6 +66,7 @@ def diagnose(
     typed = locals()
     from umbel.cli import diagnoses
 
+    diagnoses.writable(out)
     found = diagnoses.of(**{name: value for name, value in typed.items() if name not in ("as_json", "out")})
     if out is not None:
         diagnoses.write(found, out)

@@ -11,6 +11,7 @@ from umbel.cli.sessions import typed_options, typed_settings
 from umbel.diagnosis import screen
 from umbel.diagnosis.diagnose import Diagnosis, diagnosed
 from umbel.errors import UmbelError
+from umbel.files import make_folder, write_atomically
 from umbel.runs.experiment import Experiment
 
 
@@ -33,7 +34,22 @@ def write(found: Diagnosis, out: Path) -> None:
     if out.suffix == ".json":
         found.save(out)
     else:
-        raise UmbelError(f"A diagnosis is written to FILE.json. Got '{out}' instead.")
+        _page(found, out)
+
+
+def _page(found: Diagnosis, out: Path) -> None:
+    """One HTML file."""
+    from umbel.pages import diagnosis  # Jinja is an extra
+
+    if not out.parent.is_dir():
+        make_folder(out.parent)
+    write_atomically(out, diagnosis.write(found).encode())
+
+
+def writable(out: Path | None) -> None:
+    """Refuse another ending before anything is asked of anybody."""
+    if out is not None and out.suffix not in (".json", ".html"):
+        raise UmbelError(f"A diagnosis is written to FILE.html or FILE.json. Got '{out}' instead.")
 
 
 def show(found: Diagnosis, console: Console) -> None:

@@ -12,7 +12,7 @@ from umbel.clustering.differences import Difference, differences
 from umbel.clustering.parts import Parts, read
 from umbel.clustering.tested import p_said
 from umbel.clustering.worth import PLANS, Worth, called
-from umbel.diagnosis.separating import clusters, kind_names
+from umbel.diagnosis.separating import clusters, kind_names, places
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.ledger import Line
@@ -104,6 +104,8 @@ def _info(fed: Federation, state: State, rounds: int, tried: int, evidence: list
         "model": fed.net.name, "seed": fed.seed, "clients": len(fed.names), "described": len(who),
         "rows": int(parts.counts.sum()), "metric": metric._asdict(), "rounds": rounds,
         "differences": [_said(each, parts, who, kinds) for each in found],
+        "labels": kinds,
+        "places": dict(zip(who, places(parts).tolist(), strict=True)),
         "clusters": clusters(parts, labels, who, kinds, {each.kind: each for each in found}),
         "plans": [] if worth is None else _plans(worth, clusters_of(state.evidence["tried"]), whole),
         "chosen": None if worth is None or not worth.plans else called(worth.chosen,

@@ -6,6 +6,7 @@ import numpy as np
 
 from umbel.clustering.differences import Difference
 from umbel.clustering.parts import Floats, Ints, Parts
+from umbel.clustering.tested import energy
 from umbel.nets.objective import Objective
 
 MOST = 3  # labels that a sentence names
@@ -22,11 +23,32 @@ def kind_names(goal: Objective) -> list[str]:
 
 def clusters(parts: Parts, labels: Ints, names: list[str], kinds: list[str],
              found: dict[str, Difference]) -> list[dict[str, Any]]:
-    """Of each cluster: its clients, and what marks it, a sentence without its full stop."""
+    """Of each cluster: its clients, its share of rows of each kind, and what marks it, a sentence without its end."""
     several = len(set(labels.tolist())) > 1
     return [{"clients": [names[i] for i in np.flatnonzero(labels == label)],
+             "shares": _shares(parts.counts, labels == label).tolist(),
              "marks": marks(parts, labels == label, kinds, found) if several else ""}
             for label in sorted(set(labels.tolist()))]
+
+
+def places(parts: Parts) -> Floats:
+    """(n, 2) clients in a plane, about as far apart as their rows are: the two widest axes of energy distances.
+
+    An energy distance grows with the square of how far means are apart, so it is taken as a square.
+    """
+    n = len(parts.counts)
+    square = energy(parts)
+    middle = np.eye(n) - 1 / n
+    values, vectors = np.linalg.eigh(-0.5 * middle @ square @ middle)
+    widest = np.argsort(-values)[:2]
+    flat: Floats = vectors[:, widest] * np.sqrt(np.maximum(values[widest], 0.0))
+    signs = np.sign(flat[np.abs(flat).argmax(0), np.arange(flat.shape[1])]) if n else np.ones(flat.shape[1])
+    return np.pad(flat * np.where(signs == 0, 1.0, signs), ((0, 0), (0, 2 - flat.shape[1])))
+
+
+def _shares(counts: Ints, inside: Any) -> Floats:
+    answer: Floats = counts[inside].sum(0) / max(1, counts[inside].sum())
+    return answer
 
 
 def marks(parts: Parts, inside: Any, kinds: list[str], found: dict[str, Difference]) -> str:
@@ -47,7 +69,7 @@ def marks(parts: Parts, inside: Any, kinds: list[str], found: dict[str, Differen
 
 
 def _labels(counts: Ints, inside: Any, kinds: list[str]) -> str:
-    own, others = (counts[some].sum(0) / max(1, counts[some].sum()) for some in (inside, ~inside))
+    own, others = _shares(counts, inside), _shares(counts, ~inside)
     first = [k for k in np.argsort(others - own)[:MOST] if own[k] - others[k] >= MORE]
     return _listed([f"{kinds[k]} ({100 * own[k]:.0f} % of rows, elsewhere {100 * others[k]:.0f} %)" for k in first])
 
