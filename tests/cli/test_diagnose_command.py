@@ -32,6 +32,18 @@ def test_a_page_is_written(umbel: Umbel, tmp_path) -> None:
     assert "<h1>One model</h1>" in (tmp_path / "pages" / "d.html").read_text()
 
 
+def test_a_runs_federation_is_diagnosed(umbel: Umbel, tmp_path) -> None:
+    """The same clients and local training; the folder stays as it is, and what it says cannot be typed beside it."""
+    words = ("--scenario", "rotation-4", "--clients", "8", "--rounds", "2", "--epochs", "2", "--device", "cpu")
+    assert umbel("run", "fedprox", *words, "--set", "mu=0.5", "--out", "a").code == 0
+    before = sorted(path.name for path in (tmp_path / "a").iterdir())
+    typed = umbel("diagnose", *words, "--json").out
+    assert json.loads(umbel("diagnose", "a", "--json").out)["differences"] == json.loads(typed)["differences"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == before
+    assert "Leave out clients, or the folder." in umbel("diagnose", "a", "--clients", "3").err
+    assert "The file nowhere/recipe.toml cannot be read" in umbel("diagnose", "nowhere").err
+
+
 def test_wrong_input_is_a_sentence(umbel: Umbel) -> None:
     """As with `umbel run`."""
     assert "Did you mean 'rotation-4'?" in umbel("diagnose", "--scenario", "rotate-4").err

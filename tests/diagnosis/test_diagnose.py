@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import LOCAL, SEED, TRUTH, silence, tiny_model, tiny_population
+from helpers import ENGINES, LOCAL, SEED, TRUTH, silence, tiny_model, tiny_population
 
 import umbel
 from umbel.clustering.differences import Difference
@@ -77,6 +77,14 @@ def test_without_a_trial_nothing_is_trained():
     assert found.advice == "Clients differ, and what that is worth was not tried."
     assert [len(group["clients"]) for group in found.info["clusters"]] == [TRUTH.count(0), TRUTH.count(1)]
     assert found.info["cost"]["trial_bytes"] == 0
+
+
+@pytest.mark.parametrize("engine", ["simulator", "flower"])
+def test_all_engines_say_the_same(engine):
+    """In the loop, side by side, and as Flower nodes: the same diagnosis, and the same bytes."""
+    one, other = (diagnose(make(tiny_model(), tiny_population(), SEED), local=LOCAL, rounds=10)
+                  for make in (LoopEngine, ENGINES[engine]))
+    assert one.info == other.info
 
 
 def test_too_few_validation_rows_are_said():

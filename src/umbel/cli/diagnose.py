@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from umbel.cli.base import app, console, say
 from umbel.cli.options import (
     Batch,
@@ -43,6 +45,7 @@ from umbel.cli.options import (
 
 @app.command()
 def diagnose(
+    run: Annotated[Path | None, typer.Argument(hidden=True)] = None,
     data: Data = None, client_column: ClientColumn = None, target_column: TargetColumn = None, drop: Drop = None,
     categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
@@ -60,6 +63,8 @@ def diagnose(
 
     Clients are described by few numbers of their rows; then one model, clusters and everybody alone are tried in a
     tenth of --rounds, the length of the run that is planned, and judged by validation rows.
+
+    RUN is the folder of a run, whose federation is diagnosed instead of one that is typed.
 
     Example: umbel diagnose --data digits --scenario rotation-4 --clients 12
     """
