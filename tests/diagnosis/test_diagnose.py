@@ -46,8 +46,8 @@ def test_the_cost_is_what_was_billed(turned):
     assert cost["trial_rounds"] == 2
     assert 0.24 < cost["trial_share"] <= 0.2501
     assert [plan["plan"] for plan in plans] == [
-        "one model", "one model, fine-tuned", "everybody alone", "4 clusters", "4 clusters, fine-tuned"]
-    assert [plan["bytes_a_round"] == 0 for plan in plans] == [False, False, True, False, False]
+        "one model", "one model, fine-tuned", "4 clusters", "4 clusters, fine-tuned", "everybody alone"]
+    assert [plan["bytes_a_round"] == 0 for plan in plans] == [False] * 4 + [True]
     assert sum(plan["chosen"] for plan in plans) == 1
 
 
