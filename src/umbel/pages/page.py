@@ -30,9 +30,14 @@ def write(runs: Sequence[Run]) -> str:
         compared=compared(drawings, entrants),
         panels=each_run(drawings, [run for entrant in entrants for run in entrant.runs], names),
         data={"figures": drawings.figures, "trees": drawings.trees, "largest": plots.LARGEST},
-        version=versions()["umbel"], now=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        version=versions()["umbel"], now=now(),
         css=asset("page.css"), script=asset("page.js"), plotly=drawing_library(),
     )
+
+
+def now() -> str:
+    """When the page was written."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
 
 
 def render(template: str, **values: Any) -> str:
