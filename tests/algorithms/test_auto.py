@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import LOCAL, SEED, SIZES, silence, tiny_model, tiny_population
+from helpers import LOCAL, SEED, SIZES, TRUTH, silence, tiny_model, tiny_population
 
 from umbel import tree
 from umbel.algorithms import Auto
@@ -117,6 +117,23 @@ def test_a_site_that_drops_out_in_the_trial_is_left_out_of_it():
     assert "plan" in state.evidence
     assert 4 not in state.evidence["judged"].tolist()
     assert worth_of(state).over == 5
+
+
+def test_who_comes_in_the_trial_holds_the_one_model_and_then_finds_its_cluster():
+    """It is not compared, since it took no part; once clusters are the plan, its rows say where it belongs."""
+    people = replace(tiny_population(), joins=np.array([0, 0, 0, 0, 0, 1]))
+    fed = LoopEngine(tiny_model(), people, SEED)
+    state = AUTO.init(fed, SEED)
+    fed.arrive(1)
+    newcomer = Cohort(torch.tensor([5]), 1, "admit")
+    state = AUTO.admit(fed, state, newcomer)
+    assert state.labels.tolist() == [0] * len(SIZES)
+    state = AUTO._tried(fed, state, Cohort(EVERYBODY, 1))
+    place = next(k for k, plan in enumerate(PLANS) if plan.groups == "clusters")
+    labels, models = state.evidence["tried"].clone(), tree.take(state.models, slice(1, None))
+    assert labels.tolist() == [0, 1, 0, 1, 0, -1]
+    state = replace(state, labels=labels, models=models, evidence=state.evidence | {"plan": torch.tensor(place)})
+    assert AUTO.admit(fed, state, newcomer).labels.tolist() == list(TRUTH)
 
 
 def test_where_nobody_has_validation_rows_one_model_is_trained():
