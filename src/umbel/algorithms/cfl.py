@@ -1,4 +1,4 @@
-"""CFL: begin as one cluster; split a cluster that has settled while its clients have not.
+"""CFL: begin as one cluster; split a cluster whose clients tests tell apart, by the cosines of their updates.
 
 Sattler et al. Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
 Constraints. TNNLS 2020. https://arxiv.org/abs/1910.01991
@@ -66,6 +66,7 @@ class CFL(PartsSettings, Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "cfl"
+    meanings: ClassVar[str] = "by update"
     servers: ClassVar[tuple[str, ...]] = SERVERS
     state: ClassVar[type[State]] = CFLState
     private_norms: ClassVar[bool] = False  # newcomers choose by the loss of whole models

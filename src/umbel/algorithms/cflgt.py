@@ -44,6 +44,7 @@ class CFLGT(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "cflgt"
+    meanings: ClassVar[str] = "by class"
 
     def init(self, fed: Federation, seed: int) -> State:
         """As all one-shot methods; targets without classes are refused here, before the pre-training."""
