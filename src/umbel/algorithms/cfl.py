@@ -29,7 +29,8 @@ from umbel.algorithms.server import SERVERS
 from umbel.clustering.linkage import bipartition
 from umbel.clustering.parts import read
 from umbel.clustering.proximity import cosine, symmetric
-from umbel.clustering.tested import contrast, differ
+from umbel.clustering.said import contrast
+from umbel.clustering.tested import differ
 from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
 from umbel.federation.phases import CLUSTERING, SPLIT
 from umbel.fields import choice, number
