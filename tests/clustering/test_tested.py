@@ -8,25 +8,14 @@ import pytest
 from scipy.stats import hypergeom
 
 from umbel.clustering import tested
+from umbel.clustering.bootstraps import together
+from umbel.clustering.branches import by_distance, by_halving, tree_of
+from umbel.clustering.energy import energy, mixtures
+from umbel.clustering.exchangeable import LEVEL, RARER, TESTS, absent, looks, moments, reachable, shares
+from umbel.clustering.newcomers import settle
 from umbel.clustering.parts import Parts
-from umbel.clustering.tested import (
-    LEVEL,
-    RARER,
-    TESTS,
-    absent,
-    by_distance,
-    contrast,
-    energy,
-    looks,
-    mixtures,
-    moments,
-    nearest,
-    reachable,
-    settle,
-    shares,
-    together,
-    tree_of,
-)
+from umbel.clustering.said import contrast
+from umbel.clustering.tested import nearest
 
 
 def rng(seed=0):
@@ -505,7 +494,7 @@ def test_a_client_without_parts_joins_somebody():
 def test_clients_that_a_method_cannot_halve_stay_together():
     """They differ, but the method sees nothing to part them by: an empty half is no cluster."""
     parts, asked = drawn(0, (0, 0, 0, 1, 1, 1), apart=3), []
-    found = tested.tested(parts, tested.by_halving(lambda some: asked.append(some) or (some, some[:0]), np.arange(6)),
+    found = tested.tested(parts, by_halving(lambda some: asked.append(some) or (some, some[:0]), np.arange(6)),
                           rng())
     assert found.root.differ
     assert found.labels.tolist() == [0] * 6
