@@ -1,7 +1,9 @@
 """A table of one's own from the command line: the page's three commands, stops, newcomers, sites."""
 
 import json
+import re
 import shlex
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +59,9 @@ def test_the_page_is_followed_word_by_word(say: Say, tmp_path: Path) -> None:
     block = next(text for text in PAGE.read_text().split("```") if "umbel run" in text and "--client-column" in text)
     install, run, report = block.strip().splitlines()
     assert install == "pip install 'umbel[tables,report]'"
+    extras = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"pandas", "pyarrow", "jinja2", "plotly"} <= {re.split("[<>=]", each)[0]
+                                                         for extra in ("tables", "report") for each in extras[extra]}
     code, out, _ = say(run)
     assert code == 0
     before = out[: out.index("round 1/5")]
@@ -69,7 +74,11 @@ def test_the_page_is_followed_word_by_word(say: Say, tmp_path: Path) -> None:
     assert list(info["clusters"]["labels"]) == ["east", "north", "south"]
     assert info["scenario_facts"]["understood"]["target"] == {"name": "death", "classes": ["0", "1"]}
     assert info["bytes"]["by_kind"]["column_sums"] == 3 * 3 * 8
-    assert say(report)[0] == 0
+    code, out, _ = say(report)
+    page = tmp_path / "runs/patients/report.html"
+    assert code == 0
+    assert page.name in out
+    assert all(word in page.read_text() for word in ("fedavg on patients.csv", "east", "north", "south"))
 
 
 def test_a_file_that_changes_between_stop_and_resume_is_refused(say: Say, tmp_path: Path) -> None:
