@@ -74,7 +74,8 @@ UNDERSTOOD = Table({  # of data of one's own; a folder of arrays has a shape, an
         "levels": if_there(COUNT),
     }))),
     "kept_out": if_there(ByName(TEXT)), "target": if_there(Table({"name": NAME, "classes": if_there(ListOf(TEXT))})),
-    "rows": COUNT, "rows_without_target": if_there(COUNT), "split": if_there(NAME), "client": NAME, "objective": NAME,
+    "rows": COUNT, "rows_without_target": if_there(COUNT), "split": if_there(NAME), "weight": if_there(NAME),
+    "client": NAME, "objective": NAME,
     "sites": ByName(COUNT), "shape": if_there(ListOf(COUNT)),
 })
 DIGEST = Text(128, r"[0-9a-f]+", "a digest, in hex")
