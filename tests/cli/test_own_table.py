@@ -89,8 +89,13 @@ def test_a_file_that_changes_between_stop_and_resume_is_refused(say: Say, tmp_pa
     next(session.rounds())
     session.close()
     patients(seed=1).to_csv("patients.csv", index=False)
+    before = {path.name: path.read_bytes() for path in Path("runs/a").iterdir()}
     with pytest.raises(UmbelError, match=r"The rows of patients\.csv were changed since this partition was drawn"):
         Session.resume(Path("runs/a"))
+    code, _, err = say("umbel run --resume --out runs/a")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "The rows of patients.csv were changed" in err
+    assert {path.name: path.read_bytes() for path in Path("runs/a").iterdir()} == before
     patients().to_csv("patients.csv", index=False)
     assert umbel.resume("runs/a").info["rounds"]["after"] == 2
 
@@ -131,6 +136,64 @@ def test_wrong_words_change_nothing(more: str, sentence: str, say: Say, tmp_path
     assert (code, err.count("\n")) == (2, 1)
     assert sentence in err
     assert not (tmp_path / "runs").exists()
+
+
+TEXTS = "must be texts of at most 1,000 letters, without control characters. Got"
+
+
+@pytest.mark.parametrize(("spoil", "more", "sentence"), [
+    (lambda frame: frame.drop(columns="death"), "", "There is no column in patients.csv named 'death'"),
+    (lambda frame: frame.assign(hospital=["west", *frame["hospital"][1:]]), "",
+     "Every client needs a row to be tested on, and 'west' has none, of 1 in all: add rows"),
+    (lambda frame: frame.assign(radius=[*frame["radius"][:-1], "wide"]), "",
+     "The column 'radius' of patients.csv must hold numbers or texts, not both. It has numbers, and 'wide'"
+     " in row 1200: correct that"),
+    (lambda frame: frame.assign(born="1950-03-07"), "", "The column 'born' of patients.csv holds dates"),
+    (lambda frame: frame.assign(note=[f"text {k}" for k in range(1200)]), "", "more than 1,000 different texts"),
+    (lambda frame: frame.rename(columns={"sex": "\x1b[2J"}), "", f'The columns of patients.csv {TEXTS} "?[2J"'),
+    (lambda frame: frame.replace({"hospital": {"east": "\x9b2J"}}), "", f"The clients in the column 'hospital' of"
+     f' patients.csv {TEXTS} "?2J"'),
+    (lambda frame: frame.replace({"sex": {"m": "m\x07"}}), "", f"column 'sex' of patients.csv {TEXTS} \"m?\""),
+    (lambda frame: frame.assign(death=["n\x07", "y"] * 600), "", f"column 'death' of patients.csv {TEXTS} \"n?\""),
+    (lambda frame: frame.assign(death=["no", "yes"] * 600), "--objective regress",
+     "The target 'death' of patients.csv must hold numbers for a regression. Got 'no' in row 1."),
+    (lambda frame: frame[:0], "", "A table needs rows, and patients.csv has none"),
+    (lambda frame: frame[["hospital", "death"]], "", "A table needs a column to learn from, with more than one value"),
+])
+def test_a_bad_table_is_one_sentence_and_leaves_nothing(
+        spoil: Callable[["pandas.DataFrame"], "pandas.DataFrame"], more: str, sentence: str, say: Say, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the column and the row, counted through a file that is read in parts."""
+    monkeypatch.setattr("umbel.data.tables.AT_ONCE", 500)
+    spoil(pandas.concat([patients()] * 10, ignore_index=True)).to_csv("patients.csv", index=False)
+    code, _, err = say(f"{RUN} {more}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert sentence in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_constant_is_kept_out_and_said(say: Say, tmp_path: Path) -> None:
+    """On the screen, and in the result."""
+    patients().assign(year=2020).to_csv("patients.csv", index=False)
+    code, out, _ = say(RUN)
+    assert code == 0
+    assert "1 kept out: year (one value)" in out
+    info = json.loads((tmp_path / "runs/patients/result.json").read_text())
+    assert info["scenario_facts"]["understood"]["kept_out"] == {"year": "one value"}
+
+
+def test_a_category_unseen_in_training_is_one_level_for_all_such(say: Say) -> None:
+    """A newcomer whose patients are of a third kind, as one whose kind is missing: both are placed, and alike."""
+    assert say(RUN)[0] == 0
+    rows = patients(seed=2, rows=20).drop(columns="hospital")
+    xs = []
+    for name, sex in (("other", "x"), ("gone", "")):
+        rows.assign(sex=sex).to_csv(f"{name}.csv", index=False)
+        code, _, err = say(f"umbel admit runs/patients {name}.csv")
+        assert (code, err) == (0, "")
+        xs.append(umbel.read_site(f"{name}.csv", "runs/patients/preparation.json")[0][0])
+    assert np.array_equal(*xs)
+    assert set(xs[0][:, 3].tolist()) == {2}  # behind f and m
 
 
 def test_options_of_tables_are_for_tables() -> None:

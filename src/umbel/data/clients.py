@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from umbel.data import rows as own_rows
 from umbel.errors import UmbelError
-from umbel.fields import bounded
+from umbel.fields import bounded, refuse_names
 from umbel.nets.objective import Objective, objective_of
 from umbel.seeds import generator
 
@@ -108,6 +108,7 @@ class Population:
         object.__setattr__(self, "changes", tuple(sorted(self.changes, key=lambda change: change.round)))
         if not self.names:
             object.__setattr__(self, "names", numbered(len(self.train)))
+        refuse_names(self.names, "The names of clients")
 
     @classmethod
     def of_sites(cls, sites: Mapping[str, Sequence[Any]], objective: Objective | int | None = None,

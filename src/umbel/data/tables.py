@@ -20,6 +20,7 @@ from umbel.data.clients import IntArray
 from umbel.data.formats import reading
 from umbel.data.rows import HEAVIEST
 from umbel.errors import UmbelError, unknown
+from umbel.fields import refuse_names
 from umbel.files import opened
 from umbel.nets.objective import Classify, Objective, Regress
 from umbel.seeds import generator
@@ -196,6 +197,7 @@ class _Column:
 
     def _hashes(self, values: Array) -> NDArray[np.float32]:
         codes, names = pandas_or_say().factorize(values)  # -1 = missing
+        refuse_names(names, f"The texts in the column '{self.name}' of {self.where}")
         for name in names:
             self.names.setdefault(name, hashed(name))
         if len(self.names) > MOST_LEVELS:
@@ -289,6 +291,7 @@ def gathered(parts: Iterable[Part], asked: Asked, name: str, known: Mapping[str,
         columns = [str(column) for column in frame.columns]
         if header is None:
             header = columns
+            refuse_names(header, f"The columns of {name}")
             _refuse_absent(asked, header, name, client, known or ())
             inputs = {column: _Column(column, name, column in asked.categories) for column in header
                       if column not in (*asked.named, *asked.drop)}
@@ -329,6 +332,7 @@ def _whose(frame: Any, column: str | None, client: str | None, first: int, name:
     if column is None:
         return np.full(len(frame), whose.setdefault(str(client), len(whose)), dtype=np.int32)
     codes, names = pandas_or_say().factorize(frame[column])
+    refuse_names(map(_said, names), f"The clients in the column '{column}' of {name}")
     if (codes < 0).any():
         raise UmbelError(f"Every row of {name} must say whose it is. Row {first + int(np.flatnonzero(codes < 0)[0])}"
                          f" has no '{column}'.")
@@ -405,6 +409,7 @@ class _Goal:
         values = np.concatenate(self.parts)[known]
         if self.kind == "category":
             names, codes = np.unique(values.astype(str), return_inverse=True)
+            refuse_names(names.tolist(), f"The texts in the column '{self.asked.target}' of {self.where}")
             return self._several(Target(codes.astype(np.int64), tuple(names.tolist()), True))
         values = values.astype(np.float64)
         if self.regress:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from umbel import plugins
 from umbel.errors import UmbelError, unknown
-from umbel.fields import bounded, check, choice, number, shown
+from umbel.fields import bounded, check, choice, number, refuse_names, shown
 from umbel.registry import Registry
 
 if TYPE_CHECKING:
@@ -253,6 +253,7 @@ class Classify(Objective):
     def __post_init__(self) -> None:
         check(self, "a classification")
         object.__setattr__(self, "labels", tuple(self.labels))
+        refuse_names(self.labels, "The names of classes")
         if self.weights != "balanced":
             object.__setattr__(self, "weights", self._numbers(self.weights))
 
