@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from umbel.data import rows as own_rows
 from umbel.errors import UmbelError
-from umbel.fields import bounded
+from umbel.fields import bounded, refuse_names
 from umbel.nets.objective import Objective, objective_of
 from umbel.seeds import generator
 
 IntArray = NDArray[np.int64]
+Weights = NDArray[np.float32]
 EPOCHS, STEPS, BATCH = 10_000, 1_000_000, 100_000  # of one round, at most: its batches are drawn before its first step
 NEVER = np.iinfo(np.int64).max  # the round in which a client goes that stays
 
@@ -30,6 +31,18 @@ class Pool(NamedTuple):
 
     x: NDArray[Any]  # (rows, channels, height, width) of images, (rows, ...) of others
     y: NDArray[Any]  # (rows, ...) labels, numbers or tokens, as the objective has them
+    weight: Weights | None = None  # (rows,) what a row's loss is multiplied by in training; None = 1
+
+    def take(self, rows: IntArray) -> "Pool":
+        """Some of the rows."""
+        return Pool(*(None if part is None else np.asarray(part[rows]) for part in self))  # type: ignore[arg-type]
+
+    @classmethod
+    def joined(cls, pools: Sequence["Pool"]) -> "Pool":
+        """All rows in a line. All pools have weights, or none."""
+        weights = [pool.weight for pool in pools if pool.weight is not None]
+        return cls(np.concatenate([pool.x for pool in pools]), np.concatenate([pool.y for pool in pools]),
+                   np.concatenate(weights) if weights else None)
 
 
 class Work(NamedTuple):
@@ -95,6 +108,7 @@ class Population:
         object.__setattr__(self, "changes", tuple(sorted(self.changes, key=lambda change: change.round)))
         if not self.names:
             object.__setattr__(self, "names", numbered(len(self.train)))
+        refuse_names(self.names, "The names of clients")
 
     @classmethod
     def of_sites(cls, sites: Mapping[str, Sequence[Any]], objective: Objective | int | None = None,
@@ -129,8 +143,9 @@ class Population:
         """The same, with a pool as it must be; what does not fit is refused. A raw table may have gaps."""
         if self.columns:
             return self
-        [(x, y)] = own_rows.site("the pool", self.pool, self.objective)
-        return self if x is self.pool.x and y is self.pool.y else replace(self, pool=Pool(x, y))
+        [(x, y)] = own_rows.site("the pool", self.pool[:2], self.objective)
+        weight = None if self.pool.weight is None else own_rows.weights("the pool", self.pool.weight, len(y))
+        return self if x is self.pool.x and y is self.pool.y else replace(self, pool=Pool(x, y, weight))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -213,6 +228,8 @@ class Population:
         for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test, *(self.validation or ())):
             digest.update(str((array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
+        if self.pool.weight is not None:
+            digest.update(b"weights" + self.pool.weight.astype("<f4").tobytes())
         for change in self.changes:
             digest.update(str((change.round, change.client, len(change.train), change.group)).encode())
             digest.update(np.concatenate([change.train, change.test]).astype("<i8").data)

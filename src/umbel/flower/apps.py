@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from umbel.data.prepare import Preparation
 from umbel.data.scenarios import MOST
 from umbel.errors import UmbelError, unknown
 from umbel.fields import bounded, bounded_real
@@ -35,7 +36,7 @@ from umbel.runs.run import Round
 from umbel.runs.sealed import Sealed
 from umbel.runs.session import Session, describe
 
-__all__ = ["CONFIG", "Patience", "client_app", "server_app"]
+__all__ = ["CONFIG", "Patience", "client_app", "server_app", "table_model"]
 
 LONGEST_WAIT = 10_000_000  # seconds: four months
 
@@ -99,6 +100,14 @@ def model_of(config: Mapping[str, Any]) -> Model:
     if config["model"] not in list(MODELS):  # a server names it: no file of a site is imported by its word
         raise unknown("model", str(config["model"]), MODELS)
     return build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
+
+
+def table_model(preparation: Preparation | str | Path, name: str = "mlp") -> Model:
+    """The registered model of this name for rows that `umbel.read_site` prepared so: give it to both apps."""
+    how = preparation if isinstance(preparation, Preparation) else Preparation.read(preparation)
+    if how.objective is None:
+        raise UmbelError("A preparation for a model must say what is learnt. This one names no objective.")
+    return build(name, (len(how.inputs),), how.objective, levels=how.levels)
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity  # private; a Message cannot be made without it
 
-from umbel.data.clients import Pool, Population
+from umbel.data.clients import Population
 from umbel.federation.door import Answered, Call, Silent
 from umbel.flower.client import DiskDiary, Site, node_app
 from umbel.flower.server import Clock, FlowerFederation, Patience
@@ -154,7 +154,7 @@ def one(population: Population, i: int) -> Population:
     parts += [part for change in mine for part in (change.train, change.test)]
     parts += [] if population.validation is None else [population.validation[i]]
     rows = np.concatenate(parts)
-    pool = Pool(np.asarray(population.pool.x[rows]), np.asarray(population.pool.y[rows]))
+    pool = population.pool.take(rows)
     own = np.split(np.arange(len(rows)), np.cumsum([len(part) for part in parts])[:-1])
     changes = tuple(change._replace(client=0, train=own[2 * k], test=own[2 * k + 1])
                     for k, change in enumerate(mine, start=1))
