@@ -66,7 +66,8 @@ CONFIG: dict[str, str | int | float] = {
 def client_app(load_data: LoadData, model: Model | None = None) -> ClientApp:
     """The app of a site: its data, and its model if that is not one of `umbel list models`.
 
-    A node is configured by the site: `name` (required), `memory-dir`, `device`, and whatever `load_data` reads.
+    A node is configured by the site: `name` (required), `memory-dir`, `policy`, `audit`, `device`, `ordered`, and
+    whatever `load_data` reads.
     """
     return node_app(lambda context: site_of(context, load_data, model or model_of(_config(context.run_config))))
 
@@ -169,7 +170,8 @@ def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None,
     path = Path(config["out"] or Path.home() / "umbel-runs" / f"{experiment.method}-{number}").expanduser().absolute()
     recipe = {name: value for name, value in asdict(experiment).items() if name in IN_RECIPE}
     folder = RunFolder.create(path, {"data": "own", "engine": "flower", **about, **recipe})
-    fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock)
+    fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock,
+                plan=plan_of(experiment))
     fed.write_down()
     describe(folder, fed)
     return Session(fed, experiment.algorithm(), experiment.options, folder)
@@ -186,13 +188,23 @@ def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | Non
             raise UmbelError(f"The run in {path} is finished: there is nothing to resume.")
         experiment = Experiment(engine="flower", **{name: recipe[name] for name in IN_RECIPE if name in recipe})
         net = model or model_of(recipe)
-        fed = Sites.again(path, net, grid, experiment.seed, patience=_patience(config), clock=clock)
+        fed = Sites.again(path, net, grid, experiment.seed, patience=_patience(config), clock=clock,
+                          plan=plan_of(experiment))
         describe(folder, fed)
         saved = folder.load(experiment.algorithm().state)
     except BaseException:
         folder.close()
         raise
     return Session(fed, experiment.algorithm(), experiment.options, folder, saved)
+
+
+def plan_of(experiment: Experiment) -> dict[str, Any]:
+    """What a run will ask of sites, as far as it is known beforehand: their policies are held against it."""
+    algorithm = experiment.algorithm()
+    epochs = [algorithm.local.epochs, getattr(algorithm, "gradient_epochs", 0), experiment.fine_tune or 0]
+    rank = {"rank": algorithm.rank} if hasattr(algorithm, "rank") else {}
+    return {"method": experiment.method, "epochs": max(epochs), "rows": algorithm.local.rows,
+            "uplinks": experiment.uplink, **rank}
 
 
 def _settings(text: str) -> dict[str, str]:
@@ -218,6 +230,9 @@ def _wait_for_nodes(fed: Any, config: dict[str, Any]) -> None:
         there = int(fed.online.sum())
         if there >= config["min-nodes"]:
             return
+        if there < config["min-nodes"] <= there + len(fed.forbidden):  # waiting changes no policy
+            raise UmbelError(f"The run begins with {config['min-nodes']} nodes, and {len(fed.forbidden)} of those that"
+                             f" are connected refuse it: {' '.join(sorted(set(fed.forbidden.values())))}")
         if fed.clock.now() >= end:
             raise UmbelError(f"After {config['wait']:g} s there are {there} nodes of the {config['min-nodes']} with"
                              " which the run begins: start more, or lower min-nodes.")

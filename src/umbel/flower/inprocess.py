@@ -18,6 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity  # private; a Message cann
 from umbel.data.clients import Population
 from umbel.federation.door import Answered, Call, Silent
 from umbel.flower.client import DiskDiary, Site, node_app
+from umbel.flower.policy import OPEN, Policy
 from umbel.flower.server import Clock, FlowerFederation, Patience
 from umbel.nets.model import Model
 from umbel.scratch import Scratch
@@ -134,14 +135,19 @@ class SimulatedFlower(FlowerFederation):
 
 
 class InProcessFlower(SimulatedFlower):
-    """An engine: server, messages and nodes as in a deployment, in one process."""
+    """An engine: server, messages and nodes as in a deployment, in one process.
+
+    Its nodes allow all, unless a `policy` is to be tried on them.
+    """
 
     grid: InProcessGrid
 
-    def __init__(self, net: Model, population: Population, seed: int = 0, *, patience: Patience | None = None) -> None:
+    def __init__(self, net: Model, population: Population, seed: int = 0, *, patience: Patience | None = None,
+                 policy: Policy = OPEN) -> None:
         self._scratch = Scratch()
         memory = self._scratch.path
-        sites = [Site(one(population, i), net, memory, durable=False) for i in range(len(population.names))]
+        sites = [Site(one(population, i), net, memory, durable=False, policy=policy)
+                 for i in range(len(population.names))]
         app = node_app(lambda context: sites[int(context.node_config["partition-id"])])
         grid = InProcessGrid(app, [{"partition-id": i} for i in range(len(sites))])
         super().__init__(net, population, seed, grid, memory, patience, grid.clock)
