@@ -88,8 +88,11 @@ def test_a_hospital_that_is_not_there_and_a_column_too_few_are_named(tmp_path: P
 def walks(folder: Path, people: tuple[int, ...] = (33, 7), each: int = 8) -> None:
     """Every person walks and sits; a peak of the first row was not found."""
     heads = ["UNIQUE_ID", "user", *WISDM, "class"]
-    kinds = dict.fromkeys(heads, "numeric") | {"class": "{ " + " , ".join(f'"{name}"' for name in ACTIVITIES) + " }"}
-    lines = ["@relation activities", *(f'@attribute "{name}" {kind}' for name, kind in kinds.items()), "@data"]
+    numeric = [f'@attribute "{name}" numeric' for name in WISDM]
+    users = " , ".join(f'"{person}"' for person in people)
+    classes = " , ".join(f'"{name}"' for name in ACTIVITIES)
+    lines = ["@relation activities", "", '@attribute "UNIQUE_ID" numeric', f'@attribute "user" {{{users}}} ', *numeric,
+             f"@attribute class{{ {classes} }}", "", "@data"]
     for k in range(each * len(people)):
         row = [str(k), str(people[k % len(people)]), *["0.5"] * len(WISDM), ("Walking", "Sitting")[k // 2 % 2]]
         row[heads.index("XPEAK")] = "?" if k == 0 else "100"
@@ -98,7 +101,9 @@ def walks(folder: Path, people: tuple[int, ...] = (33, 7), each: int = 8) -> Non
 
 
 def test_wisdm_is_read_as_it_is_published(tmp_path: Path) -> None:
-    """Attributes by name; people in the order of their numbers; a peak that was not found is the mean of all."""
+    """Attributes by name, the last one without a space behind it; people in the order of their numbers; a peak that was
+    not found is the mean of all.
+    """
     walks(tmp_path)
     found = open_dataset("wisdm", tmp_path)
     assert found.clients == ("person 07", "person 33")
@@ -194,16 +199,24 @@ def test_shakespeare_is_read_as_leaf_writes_it(tmp_path: Path) -> None:
     folder.mkdir()
     text = "".join(chr(ord(" ") + k % 95) for k in range(80 * 10 + 1))
     rows = range(len(text) - 80)
-    data = {"ROMEO": {"x": [text[k : k + 80] for k in rows], "y": [text[k + 80] for k in rows]}}
-    (folder / "all_data.json").write_text(json.dumps({"users": ["ROMEO"], "user_data": data}))
+    x, y = [text[k : k + 80] for k in rows], [text[k + 80] for k in rows]
+    about = {"users": ["ROMEO", "PAGE"], "hierarchies": ["ROMEO AND JULIET"] * 2, "num_samples": [len(y), 0]}
+    data = {"ROMEO": {"raw": text, "x": x, "y": y}, "PAGE": {"x": [], "y": []}}
+    (folder / "all_data.json").write_text(json.dumps({**about, "user_data": data}))
     found = open_dataset("shakespeare", tmp_path)
     assert found.clients == ("ROMEO",)
     assert (found.x_train.shape, found.x_test.shape) == ((8, 80), (2, 80))
     whole = natural.in_lines(text)
     assert np.array_equal(np.concatenate([found.x_train, found.x_test]), whole[:, :-1])
     assert np.array_equal(np.concatenate([found.y_train, found.y_test]), whole[:, 1:])
-    (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": {"x": ["short"]}}}))
-    assert "must be LEAF's: user_data, with x of 80 characters" in refusal("shakespeare", tmp_path)
+    (folder / "all_data_niid_0_keep_0_test_9.json").write_text(json.dumps({"user_data": data}))
+    assert "'ROMEO' stands in 'all_data_niid_0_keep_0_test_9.json' and in one before it" in refusal("shakespeare", tmp_path)
+    (folder / "all_data_niid_0_keep_0_test_9.json").unlink()
+    for wrong in ({"x": ["short"]}, {"x": ["short"], "y": ["s"]}):
+        (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": wrong}}))
+        assert "must be LEAF's: user_data, with x of 80 characters" in refusal("shakespeare", tmp_path)
+    (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": {"x": x[::3], "y": y[::3]}}}))
+    assert "Those of 'ROMEO' do not: they are a sample." in refusal("shakespeare", tmp_path)
 
 
 # Clients of one's own

@@ -7,6 +7,7 @@ which were computed once, of all training rows of the whole set. A test row is n
 import csv
 import io
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,7 +145,7 @@ def _arff(path: Path) -> _Rows:
     """Attributes by their names, whatever their order."""
     lines = _table(path)
     first = next((k for k, line in enumerate(lines) if line[0].lower() == "@data"), None)
-    heads = [line[0].split(None, 2)[1].strip("'\"") for line in lines[:first] if line[0].lower().startswith("@attr")]
+    heads = [_attribute(line[0]) for line in lines[:first] if line[0].lower().startswith("@attribute ")]
     if first is None or not {*WISDM, "user", "class"} <= set(heads):
         raise UmbelError(f"The file '{path}' must be WISDM's ARFF file: the attributes user, X0 to RESULTANT and class,"
                          " then @data.")
@@ -153,9 +154,14 @@ def _arff(path: Path) -> _Rows:
     x = _numbers(path, table[:, [at[name] for name in WISDM]].tolist())
     people, owner = np.unique(table[:, at["user"]].astype(np.float64).astype(np.int64), return_inverse=True)
     place = {name: k for k, name in enumerate(ACTIVITIES)}
-    with reading(path, "ARFF"):
+    with reading(path, "ARFF"):  # names of classes are quoted above @data, and not below
         y = np.array([place[each.strip("'\"")] for each in table[:, at["class"]].tolist()])
     return _Rows(x, y, owner, tuple(map(_person, people.tolist())))
+
+
+def _attribute(line: str) -> str:
+    """The name in a line as `@attribute "X0" numeric`, or `@attribute class{ "Walking" ...`, which has no space."""
+    return line.split(None, 1)[1].partition("{")[0].split(None, 1)[0].strip("'\"")
 
 
 # Beijing
@@ -273,7 +279,13 @@ def shakespeare(place: Path, named: bool, compact: Path | None) -> Natural | Non
         lines = {str(name): in_lines("\n".join(parts)) for name, parts in zip(names.tolist(), said, strict=True)}
     else:
         paths = sorted(place.glob("all_data*.json")) if named else []
-        lines = {name: rows for path in paths for name, rows in _leaf(path).items()}
+        lines = {}
+        for path in paths:
+            read = _leaf(path)
+            if twice := sorted({*lines} & {*read}):
+                raise UmbelError(f"Each role must stand in one file of '{place}'. '{twice[0]}' stands in '{path.name}'"
+                                 " and in one before it: leave LEAF's whole all_data.json there alone.")
+            lines |= read
     lines = {name: rows for name, rows in lines.items() if len(rows) > 1}
     if not lines:
         return None
@@ -308,16 +320,24 @@ def in_lines(text: str) -> IntArray:
 
 
 def _leaf(path: Path) -> dict[str, IntArray]:
-    """Of LEAF's rows, which move on by one character, every 80th: they meet and do not overlap."""
+    """Of LEAF's rows, which move on by one character, every 80th: they meet and do not overlap.
+
+    A sample of them has gaps, and is refused; a role with less than a row is left out.
+    """
     found: Any = parse_json(read_bytes(path, follow=True), f"The file '{path}'")
     try:
         lines = {str(name): [x + y for x, y in list(zip(data["x"], data["y"], strict=True))[::LENGTH]]
                  for name, data in found["user_data"].items()}
-        return {name: np.stack([tokens_of(line) for line in rows]) for name, rows in lines.items()
-                if rows and all(len(line) == LENGTH + 1 for line in rows)}
+        if wrong := [name for name, rows in lines.items() if any(len(line) != LENGTH + 1 for line in rows)]:
+            raise ValueError(f"the rows of {wrong[0]} are of another length")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UmbelError(f"The file '{path}' must be LEAF's: user_data, with x of {LENGTH} characters and y of one for"
                          " each role.") from error
+    for name, rows in lines.items():
+        if any(line[-1] != after[0] for line, after in pairwise(rows)):
+            raise UmbelError(f"The rows in '{path}' must move on by one character, as in LEAF's whole all_data.json."
+                             f" Those of '{name}' do not: they are a sample.")
+    return {name: np.stack([tokens_of(line) for line in rows]) for name, rows in lines.items() if rows}
 
 
 # Constants, of all training rows

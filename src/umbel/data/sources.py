@@ -123,7 +123,6 @@ class Source:
     cite: str = ""  # whom its terms ask to name
     tokens: bool = False  # inputs are whole numbers that stand for words
     ordered: bool = False  # as a Dataset has it
-    weights: NDArray[np.float32] | None = None  # of the training rows: what their losses are multiplied by; None = 1
     redrawn: float = 0.0  # as a Dataset has it
     raw: bool = False  # a table that is to be prepared first
 
