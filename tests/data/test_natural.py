@@ -210,7 +210,7 @@ def test_shakespeare_is_read_as_leaf_writes_it(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate([found.x_train, found.x_test]), whole[:, :-1])
     assert np.array_equal(np.concatenate([found.y_train, found.y_test]), whole[:, 1:])
     (folder / "all_data_niid_0_keep_0_test_9.json").write_text(json.dumps({"user_data": data}))
-    assert "'ROMEO' stands in 'all_data_niid_0_keep_0_test_9.json' and in one before it" in refusal("shakespeare", tmp_path)
+    assert "'ROMEO' stands in 'all_data_niid_0_keep_0_test_9.json' and in one" in refusal("shakespeare", tmp_path)
     (folder / "all_data_niid_0_keep_0_test_9.json").unlink()
     for wrong in ({"x": ["short"]}, {"x": ["short"], "y": ["s"]}):
         (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": wrong}}))
