@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from real_data import REAL, needs_data
 
 import umbel
@@ -13,8 +14,11 @@ from umbel.data.natural import ACTIVITIES, HEART, HOSPITALS, MEASURES, NATURAL, 
 from umbel.data.plans import load_plan, realise, save_plan
 from umbel.data.scenarios import draw
 from umbel.data.sources import DATASETS, Dataset, open_dataset
+from umbel.engines.local import LocalClients
+from umbel.engines.on_disk import clients_from, write_clients
 from umbel.errors import UmbelError
 
+CPU = torch.device("cpu")
 HEADER = "No,year,month,day,hour,PM2.5,PM10,SO2,NO2,CO,O3,TEMP,PRES,DEWP,RAIN,wd,WSPM,station"
 
 
@@ -151,6 +155,30 @@ def test_beijing_is_read_as_it_is_published(tmp_path: Path) -> None:
     assert pm == pytest.approx(range(24), abs=1e-3)
 
 
+def test_the_last_quarter_of_2015_chooses(tmp_path: Path) -> None:
+    """Rows with a target in it are for validation, rows before for the fit, and both for training; the plan, a worker,
+    a site of Flower and clients in another order keep that. Where rows are dealt anew, a tenth is drawn.
+    """
+    one = pytest.importorskip("umbel.flower.inprocess").one
+    for name, start in (("Wanliu", "2015-09-20T00"), ("Dongsi", "2015-09-27T00")):
+        station(tmp_path, name, start, 24 * 110)
+    data = open_dataset("beijing-air", tmp_path)
+    save_plan(tmp_path / "plan.npz", draw("natural", data))
+    people = realise(load_plan(tmp_path / "plan.npz"), data)
+    turn = {"Dongsi": 24 * 4, "Wanliu": 24 * 11}  # hours until October; PM2.5 counts the hours, so targets say when
+    fed = umbel.simulate(people, model="linear", device="cpu")
+    write_clients(tmp_path, people, fed.net, 0)
+    for clients in (fed.clients, clients_from(tmp_path)[0], LocalClients(people.in_order(np.array([1, 0])), 0, CPU),
+                    LocalClients(one(people, 1), 0, CPU)):
+        for i, name in enumerate(clients.population.names):
+            fit, validation, train = (clients.population.pool.y[np.sort(clients.rows(i, which))][:, 2]
+                                      for which in ("fit", "validation", "train"))
+            assert fit.max() < turn[name] <= validation.min()
+            assert sorted([*fit, *validation]) == sorted(train)
+    dealt = umbel.simulate(data, scenario="iid", clients=2, device="cpu").clients
+    assert len(dealt.rows(0, "validation")) == round(len(dealt.rows(0, "train")) / 10)
+
+
 def test_a_missing_measure_is_the_last_one_and_says_so() -> None:
     """Before there was any it is the mean; a missing wind is no direction; hours are angles of a day."""
     hours = np.datetime64("2014-01-01T00") + np.arange(7)
@@ -210,7 +238,7 @@ def test_shakespeare_is_read_as_leaf_writes_it(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate([found.x_train, found.x_test]), whole[:, :-1])
     assert np.array_equal(np.concatenate([found.y_train, found.y_test]), whole[:, 1:])
     (folder / "all_data_niid_0_keep_0_test_9.json").write_text(json.dumps({"user_data": data}))
-    assert "'ROMEO' stands in 'all_data_niid_0_keep_0_test_9.json' and in one before it" in refusal("shakespeare", tmp_path)
+    assert "'ROMEO' stands in 'all_data_niid_0_keep_0_test_9.json' and in one" in refusal("shakespeare", tmp_path)
     (folder / "all_data_niid_0_keep_0_test_9.json").unlink()
     for wrong in ({"x": ["short"]}, {"x": ["short"], "y": ["s"]}):
         (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": wrong}}))

@@ -96,6 +96,7 @@ class Population:
     levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
     columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     ordered: bool = False  # a client's training rows are in the order of time: its last ones are for validation
+    late: tuple[int, ...] = ()  # of clients in the order of time: how many of each's last are for it; () = a tenth
     changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
     validation: list[IntArray] | None = None  # rows only for this; None = a share of the training rows is drawn
 
@@ -165,6 +166,7 @@ class Population:
             leaves=None if self.leaves is None else self.leaves[order],
             changes=tuple(change._replace(client=int(place[change.client])) for change in self.changes),
             validation=self.validation and [self.validation[i] for i in order],
+            late=self.late and tuple(self.late[i] for i in order),
         )
 
     @property
@@ -222,7 +224,7 @@ class Population:
         """Sixteen hex digits that change when any client's name, rows, shift or group changes."""
         digest = blake2b(digest_size=8)
         if self.ordered:  # other rows are for validation
-            digest.update(b"ordered")
+            digest.update(f"ordered{list(self.late) or ''}".encode())
         if self.names != numbered(len(self.train)):  # seeds follow names
             digest.update(json.dumps(self.names).encode())
         for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test, *(self.validation or ())):
@@ -272,12 +274,14 @@ def truth_at(truth: Sequence[int], changes: Iterable[tuple[int, int, int]], roun
     return tuple(groups)
 
 
-def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str, ordered: bool = False) -> IntArray:
+def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str, ordered: bool = False,
+            late: int = 0) -> IntArray:
     """The rows of one client that `which` means: train, fit, validation or test.
 
     `fit` and `validation` part the training rows 90/10, the same way every time. They do so at random, and not inside
     each label: of twenty rows the two halves would share the mix, and every client would seem to be like nobody else.
-    Where rows are in the order of time the last are for validation: what is chosen is to serve rows that come later.
+    Where rows are in the order of time the last are for validation, `late` of them or a tenth: what is chosen is to
+    serve rows that come later.
     """
     if which == "train":
         return train
@@ -287,7 +291,7 @@ def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str, o
         raise UmbelError(f"The rows of a client are train, fit, validation or test. Got '{which}' instead.")
     drawn = np.arange(len(train))[::-1] if ordered else generator(seed, "split", name).permutation(len(train))
     validation = np.zeros(len(train), dtype=bool)
-    validation[drawn[: _held_back(len(train))]] = True
+    validation[drawn[: min(late, len(train) - 1) or _held_back(len(train))]] = True
     return train[validation] if which == "validation" else train[~validation]
 
 

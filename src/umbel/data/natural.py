@@ -33,6 +33,7 @@ class Natural(NamedTuple):
     y_test: Array
     clients: tuple[str, ...]
     owners: tuple[IntArray, IntArray]  # of training and test rows: the place of the row's client in `clients`
+    late: NDArray[np.bool_] | None = None  # of the training rows: an owner's last ones, by which models are chosen
 
 
 class _Rows(NamedTuple):
@@ -172,6 +173,7 @@ WINDS = ("N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WS
 HOURS, AHEAD = 24, (1, 6, 24)
 STRIDE = 13  # hours from one row to the next: prime to 24, so that rows begin at every hour of the day
 TURN = np.datetime64("2016-01-01T00")  # rows whose targets lie before are trained on; those that end after are tests
+CHOOSE = np.datetime64("2015-10-01T00")  # training rows with a target from here on choose, where models are chosen
 Series = tuple[Array, Array, Array]  # hours as dates (T,), measures (T, 11), wind directions (T,), -1 = missing
 
 
@@ -190,15 +192,18 @@ def beijing_air(place: Path, named: bool, compact: Path | None) -> Natural | Non
         return None
     halves: list[list[Array]] = [[], [], [], []]
     owners: list[list[Array]] = [[], []]
+    late: list[Array] = []
     for k, (name, series) in enumerate(stations.items()):
         _refuse_gaps(name, series[0])
-        for half, (x, y) in enumerate(_windows(*series)):
+        *parts, last = _windows(*series)
+        late.append(last)
+        for half, (x, y) in enumerate(parts):
             halves[2 * half].append(x)
             halves[2 * half + 1].append(y)
             owners[half].append(np.full(len(y), k))
     whole = [np.concatenate(parts) for parts in halves]
     own = np.concatenate(owners[0]), np.concatenate(owners[1])
-    return Natural(whole[0], whole[1], whole[2], whole[3], tuple(stations), own)
+    return Natural(whole[0], whole[1], whole[2], whole[3], tuple(stations), own, np.concatenate(late))
 
 
 _WHEN = ("year", "month", "day", "hour")
@@ -232,8 +237,9 @@ def _refuse_gaps(name: str, hours: Array) -> None:
                          f" {hours[gaps[0] + 1]}.")
 
 
-def _windows(hours: Array, measured: Array, wind: Array) -> list[tuple[Array, Array]]:
-    """Training and test rows of one station: 24 hours, and PM2.5 so many hours after the last of them.
+def _windows(hours: Array, measured: Array, wind: Array) -> tuple[tuple[Array, Array], tuple[Array, Array], Array]:
+    """Training and test rows of one station: 24 hours, and PM2.5 so many hours after the last of them; which of the
+    training rows choose.
 
     A row with a target that was not measured is left out.
     """
@@ -243,7 +249,8 @@ def _windows(hours: Array, measured: Array, wind: Array) -> list[tuple[Array, Ar
     ends, y = ends[known], y[known]
     rows = sliding_window_view(hourly(hours, measured, wind), HOURS, axis=0)[ends - HOURS + 1].transpose(0, 2, 1)
     before, after = hours[ends + max(AHEAD)] < TURN, hours[ends] >= TURN
-    return [(np.ascontiguousarray(rows[half]), y[half]) for half in (before, after)]
+    train, test = ((np.ascontiguousarray(rows[half]), y[half]) for half in (before, after))
+    return train, test, hours[ends[before] + max(AHEAD)] >= CHOOSE
 
 
 def hourly(hours: Array, measured: Array, wind: Array) -> NDArray[np.float32]:

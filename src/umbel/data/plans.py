@@ -163,8 +163,15 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
     return Population(
         pool, train[:n], test[:n], plan.truth, dataset.objective, list(plan.facts.get("names", [])), facts=plan.facts,
         levels=dataset.levels, columns=dataset.columns, ordered=plan.facts.get("ordered") is True, changes=changes,
+        late=_late(plan.facts.get("late"), len(plan.train)),
         joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER), validation=validation,
     )
+
+
+def _late(counts: Any, clients: int) -> tuple[int, ...]:
+    """How many of each client's last training rows are for validation, where a plan says so."""
+    sound = isinstance(counts, list) and len(counts) == clients and all(type(count) is int for count in counts)
+    return tuple(max(0, count) for count in counts) if sound else ()
 
 
 def _rounds(plan: Plan, kind: str, otherwise: int) -> IntArray | None:

@@ -51,6 +51,7 @@ class Dataset:
     understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
     validation: NDArray[np.bool_] | None = None  # of the training rows, which nobody trains on; None = drawn
     ordered: bool = False  # an owner's rows are in the order of time, training rows before test rows
+    late: NDArray[np.bool_] | None = None  # of ordered training rows: an owner's last, which choose; None = a tenth
     weights: NDArray[np.float32] | None = None  # of the training rows: what their losses are multiplied by; None = 1
     redrawn: float = 0.0  # the share of an owner's rows that each seed draws anew as test rows; 0 = the split is fixed
 
@@ -453,7 +454,7 @@ def _natural(name: str, found: natural.Natural) -> Dataset:
     part = f"{rows:,} of {source.train:,}" if rows != source.train else ""
     read = Dataset(name, *found[:4], part=part, objective=source.objective, levels=source.levels,
                    clients=found.clients, owners=found.owners, ordered=source.ordered,
-                   redrawn=source.redrawn).checked()
+                   redrawn=source.redrawn, late=found.late).checked()
     if read.x_train.shape[1:] != source.shape:
         raise UmbelError(f"The rows of {name} must be of the shape {source.shape}. Got {read.x_train.shape[1:]}.")
     return read

@@ -82,7 +82,7 @@ class LocalClients:
             train, test = (people.train[i], people.test[i]) if change is None else people.changes[change][2:4]
             known = {} if people.validation is None else {"fit": train, "validation": people.validation[i]}
             self._cache[i, which, change] = known[which] if which in known else rows_of(
-                train, test, which, self.seed, people.names[i], people.ordered)
+                train, test, which, self.seed, people.names[i], people.ordered, people.late[i] if people.late else 0)
         return self._cache[i, which, change]
 
     def plan(self, i: int, cohort: Cohort, work: Work, now: int = 0) -> IntArray:

@@ -37,7 +37,7 @@ def write_clients(folder: Path, people: Population, net: Model, seed: int, advic
     np.savez(packed, **rows)
     facts = {"names": people.names, "objective": net.objective.described(), "seed": seed, "model": net.name,
              "shape": net.shape, "levels": net.levels, "precision": net.precision, "mean": net.mean.flatten().tolist(),
-             "std": net.std.flatten().tolist(), "ordered": people.ordered,
+             "std": net.std.flatten().tolist(), "ordered": people.ordered, "late": people.late,
              "changes": [[change.round, change.client, change.group] for change in people.changes]}
     contents: dict[str, Bytes | Iterable[Bytes]] = {
         **{f"{name}.npy": _npy(part) for name, part in people.pool._asdict().items() if part is not None},
@@ -67,7 +67,7 @@ def clients_from(folder: Path) -> tuple[LocalClients, Model]:
     changes = tuple(Change(round, client, changed[2 * k], changed[2 * k + 1], group)
                     for k, (round, client, group) in enumerate(facts["changes"]))
     people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), objective, facts["names"],
-                        ordered=facts["ordered"], changes=changes, validation=held)
+                        ordered=facts["ordered"], late=tuple(facts["late"]), changes=changes, validation=held)
     net = build(facts["model"], tuple(facts["shape"]), objective, tuple(facts["mean"]), tuple(facts["std"]),
                 tokens=pool.x.dtype == np.int64, levels=tuple(facts["levels"]))
     return LocalClients(people, facts["seed"], torch.device("cpu")), replace(net, precision=facts["precision"])

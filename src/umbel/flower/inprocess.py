@@ -165,5 +165,6 @@ def one(population: Population, i: int) -> Population:
     changes = tuple(change._replace(client=0, train=own[2 * k], test=own[2 * k + 1])
                     for k, change in enumerate(mine, start=1))
     return Population(pool, [own[0]], [own[1]], population.truth[i : i + 1], population.objective,
-                      [population.names[i]], ordered=population.ordered, changes=changes,
+                      [population.names[i]], ordered=population.ordered, late=population.late[i : i + 1],
+                      changes=changes,
                       validation=population.validation and [own[-1]])
