@@ -353,7 +353,7 @@ def test_a_bad_answer_is_refused_and_the_round_goes_on(kind, caplog):
     fed.grid.tamper = tamper
     result = run(FedAvg(local=LOCAL), fed, rounds=1, fine_tune=0)
     assert [record["trained"] for record in result.records] == [[], [0, 2, 3, 4, 5]]
-    assert re.search(reason, result.records[1]["lost"]["c001"])
+    assert re.search(reason, result.records[1]["lost"]["c001"][0])
     assert sum(result.info["lost"].values()) == 1
     assert re.search(f"Lost: c001: .*({reason})", caplog.text)
 

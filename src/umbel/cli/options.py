@@ -81,6 +81,8 @@ Keep = Annotated[str | None, of_run(
 Uplink = Annotated[str | None, of_training(
     metavar="CHAIN", help="What answers pass on their way out of a client, joined by +: clip:NORM, topk:SHARE,"
                           " quantise:8 or quantise:16. Default: nothing.")]
+Bound = Annotated[float | None, of_training(
+    metavar="TIMES", help="How many times as long as usual an update may be and count; 0 = any length. Default: 10.")]
 FineTune = Annotated[int | None, of_training(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
 Setting = Annotated[list[str] | None, of_training(
     "--set", metavar="NAME=VALUE", help="A setting of the method; may be given several times.")]

@@ -9,6 +9,7 @@ from umbel.cli.base import app
 from umbel.cli.options import (
     AverageLast,
     Batch,
+    Bound,
     Categories,
     Change,
     ClassWeights,
@@ -74,8 +75,8 @@ def run(
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None, engine: Engine = None, device: Device = None,
     precision: Precision = None, workers: Workers = None, eval_every: EvalEvery = None,
-    average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None,
-    setting: Setting = None, out: Out = None,
+    average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None, bound: Bound = None,
+    keep: Keep = None, setting: Setting = None, out: Out = None,
     resume: Annotated[bool, of_run("--resume", help="Go on with the run in --out where it stopped, or with --rounds"
                                                     " beyond its end.")] = False,
     trust: Trust = False, quiet: Quiet = False,
@@ -110,7 +111,7 @@ def compare(
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
     eval_every: EvalEvery = None, average_last: AverageLast = None,
-    fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None, setting: Setting = None,
+    fine_tune: FineTune = None, uplink: Uplink = None, bound: Bound = None, keep: Keep = None, setting: Setting = None,
     tune: Annotated[list[str] | None, of_training(
         metavar="NAME=VALUES", help="lr=0.01,0.1: each method takes its best value by validation rows.")] = None,
     equal: Annotated[str | None, of_run(
@@ -150,8 +151,9 @@ def vary(
     schedule: Schedule = None, seed: Seed = None,
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
-    eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None,
-    keep: Keep = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
+    eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
+    uplink: Uplink = None, bound: Bound = None, keep: Keep = None, setting: Setting = None, out: Out = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run one method under all combinations of some settings; show what its score depends on.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umbel.clustering.signatures import counts_of, features_of, kinds_of, width, width_embedded
-from umbel.federation.tasks import Client, Leaf, Plain, Reply, Rows, UpTo, register
+from umbel.federation.tasks import ROWS, Client, Leaf, Of, Plain, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
 from umbel.nets.objective import Regress
 from umbel.seeds import generator
@@ -166,7 +166,8 @@ def _distinct(net: Model, client: Client) -> Reply:
 
 
 distinct_counts = register(Plain(
-    "distinct_counts", _distinct, answers=lambda net: {"counts": Leaf((_many(net),), torch.int64, least=0)}))
+    "distinct_counts", _distinct, answers=lambda net: {
+        "counts": Leaf((_many(net),), torch.int64, least=0, total=Of(ROWS))}))
 """How many rows of each kind a client holds; copies of a row count once."""
 
 raw_parts = register(Plain(

@@ -49,6 +49,7 @@ CONFIG: dict[str, str | int | float] = {
     "eval-every": 1,
     "fine-tune": 0,  # epochs of fine-tuning before the last evaluation
     "uplink": "",  # what answers pass on their way out of a site, as in "topk:0.1+quantise:8"
+    "bound": 10.0,  # how many times as long as usual an update may be and count; 0 = any length
     "model": "mlp",  # a registered name; with a model of your own, give both apps model=...
     "shape": "1x28x28",  # of one image: channels x height x width
     "classes": 10,
@@ -154,7 +155,7 @@ def _print_changes(done: Round, names: list[str], before: dict[str, int], consol
     return now
 
 
-IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "uplink",
+IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "uplink", "bound",
              "settings")  # of an Experiment
 
 

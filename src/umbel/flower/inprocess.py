@@ -14,6 +14,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity  # private; a Message cannot be made without it
+from torch import Tensor
 
 from umbel.data.clients import Population
 from umbel.federation.door import Answered, Call, Silent
@@ -124,6 +125,12 @@ class SimulatedFlower(FlowerFederation):
 
     def _welcome(self, name: str, description: dict[str, Any]) -> None:
         """No line in the log: that the nodes of a simulation are there is no news."""
+
+    def rows_told(self, call: Call) -> Tensor | None:
+        """What they hold in this round: rows of a population may change."""
+        at = self.population.at(call.now)
+        held = {"test": at.test, "validation": self.population.validation or at.train}.get(call.work.rows, at.train)
+        return torch.tensor([len(held[i]) for i in call.cohort.ids.tolist()], dtype=torch.long)
 
     def memory(self) -> tuple[Tree, dict[str, int]]:
         """The last page of every client."""

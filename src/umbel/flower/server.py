@@ -20,6 +20,7 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from httpx import HTTPError
+from torch import Tensor
 
 from umbel import tree
 from umbel.federation.door import Answered, Call, Cohort, Federation, Heard, NobodyAnswered, Silent
@@ -32,6 +33,7 @@ from umbel.tree import Tree
 
 log = logging.getLogger("flwr.umbel")  # a child of Flower's logger: `flwr log` shows it
 
+MOST_ROWS = 2**31  # that a site may say it has: its answers weigh by them
 SLACK = 60.0  # seconds that clocks of server and nodes may differ, before Flower takes a message for expired
 LATE = "late"
 KINDS = {"train": int, "test": int, "fingerprint": str, "version": str, "policy": str}  # of what a node says of itself
@@ -70,6 +72,7 @@ class FlowerFederation(Federation):
         self.plan = dict(plan or {})  # what the run will ask for: told to nodes, whose policies may forbid it
         self.patience = patience or Patience()
         self.clock = clock or Clock()
+        self.told: dict[str, tuple[int, int]] = {}  # name of a client -> training and test rows, by its own word
         self.nodes: dict[str, int] = {}  # name of a client -> its node, as far as it was met in this process
         self.online[:] = False
         self.forbidden: dict[int, str] = {}  # node -> what its site's policy says against this run
@@ -118,6 +121,7 @@ class FlowerFederation(Federation):
                 continue
             self._refused.pop(node, None)
             self.nodes[name] = node
+            self.told[name] = description["train"], description["test"]
             self._welcome(name, description)
 
     def forgive(self) -> None:
@@ -135,7 +139,7 @@ class FlowerFederation(Federation):
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Unbelievable("has no proper name")
         typed = all(type(description.get(key)) is kind for key, kind in kinds.items())
-        if not typed or description["train"] < 1 or description["test"] < 0:
+        if not typed or not 1 <= description["train"] <= MOST_ROWS or not 0 <= description["test"] <= MOST_ROWS:
             raise Unbelievable(f"calls itself {name}, and does not say what it has")
         if registered and registered != name:
             raise Unbelievable(f"calls itself {name}, but its key is registered as {shown(registered)}")
@@ -188,6 +192,12 @@ class FlowerFederation(Federation):
                 continue
             for position, send in zip(positions, answers, strict=True):
                 yield Answered(torch.tensor([position]), tree.stack([send]))
+
+    def rows_told(self, call: Call) -> Tensor | None:
+        """What each said when it came: who has more by now is believed when it comes anew."""
+        half = int(call.work.rows == "test")
+        return torch.tensor([self.told.get(self.names[i], (0, 0))[half] for i in call.cohort.ids.tolist()],
+                            dtype=torch.long)
 
     def _message(self, node: int, kind: str, title: str, inputs: dict[str, Any], **words: Any) -> Message:
         """A message that expires when nobody waits for its answer any more."""

@@ -176,6 +176,18 @@ class Objective(ABC):
     def sums(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a client sums over its rows."""
 
+    @property
+    def counts(self) -> dict[str, tuple[str, int]]:
+        """Those of the sums that count, and what they are counted among: another sum, or "size", the rows, so often.
+
+        A server believes no line of them that adds up to more. An own objective need not say.
+        """
+        return {}
+
+    def agrees(self, name: str, sums: Tensor) -> Tensor:
+        """(n, ...) whether n clients' sums of this name can be true, beside their range."""
+        return sums == sums
+
     @abstractmethod
     def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
         """Targets as they are stored; what does not fit is refused, in a sentence that names `of`."""
@@ -305,6 +317,15 @@ class Classify(Objective):
         extra: dict[str, dict[str, tuple[int, ...]]] = {
             "accuracy": {}, "auc": {"by_class": (3, self.classes), "histogram": (self.classes, 2, BINS)}}
         return {"hits": ()} | extra.get(self.judged_by, {"by_class": (3, self.classes)})
+
+    @property
+    def counts(self) -> dict[str, tuple[str, int]]:
+        """All of them count rows; a line of a histogram has each class's rows and the others."""
+        return dict.fromkeys(self.sums, ("size", 1))
+
+    def agrees(self, name: str, sums: Tensor) -> Tensor:
+        """Of a class no more rows are right than are of it, or were taken for it."""
+        return sums[:, :1] <= sums[:, 1:] if name == "by_class" else super().agrees(name, sums)
 
     def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
         """Whole numbers from 0; texts, where the classes have names."""
@@ -587,6 +608,11 @@ class NextToken(Objective):
     def sums(self) -> dict[str, tuple[int, ...]]:
         """Tokens foretold, tokens in all, and their losses."""
         return dict.fromkeys(("right", "tokens", "token_loss"), ())
+
+    @property
+    def counts(self) -> dict[str, tuple[str, int]]:
+        """Tokens, of which a row has one or `length`."""
+        return {"right": ("tokens", 1), "tokens": ("size", max(1, self.length))}
 
     def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
         """Whole numbers below the vocabulary; -1 where there is no token."""

@@ -102,6 +102,7 @@ class Experiment:
     fine_tune: int | None = rule_of("fine_tune")
     keep: str = rule_of("keep")
     uplink: str = rule_of("uplink")
+    bound: float = rule_of("bound")
     settings: Mapping[str, Any] = field(default_factory=dict)  # the method's hyper-parameters
     plugins: Mapping[str, str] = field(default_factory=dict)  # files of a person's own code, and their digests
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,7 +229,7 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
     if not records or records[-1]["round"] < 0:
         raise UmbelError("A result needs at least one round: let the loop go on to round 0 or beyond.")
     if records[-1].get("lost_in_a_row", 0) > records[-1]["round"]:
-        why = "; ".join(sorted(set(records[-1]["lost"].values())))
+        why = "; ".join(sorted({why for reasons in records[-1]["lost"].values() for why in reasons}))
         raise UmbelError("A result needs at least one round with a usable answer. Each one so far was lost, the last"
                          f" because of: {why}.")
     options = options or RunOptions(**records[0].get("options", {}))
@@ -287,6 +288,7 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "rounds": rounds,
         "fraction": options.fraction,
         "uplink": options.uplink,
+        "bound": options.bound,
         "engine": about.setup.get("engine"),
         "device": fed.device.type,
         "precision": fed.net.precision,
@@ -298,7 +300,7 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "bytes": ledger.summary(ledger.merge(record["bytes"] for record in records)),
         "steps": sum(record.get("steps", 0) for record in records),
         "seconds": _seconds(records),
-        "lost": dict(Counter(reason for record in records for reason in record["lost"].values())),
+        "lost": dict(Counter(chain.from_iterable(chain.from_iterable(record["lost"].values() for record in records)))),
         "versions": versions(),
     }
     if records[-1].get("validation"):
@@ -315,7 +317,7 @@ def _line(record: dict[str, Any]) -> dict[str, Any]:
     return {"round": record["round"], "score": (record.get("score") or {}).get("value"),
             "worst_decile": (record.get("score") or {}).get("worst_decile"), "clusters": record["clusters"],
             "ari": record.get("ari"),
-            "asked": record["asked"], "lost": len(record["lost"]), "bytes_down": sent["down"],
+            "asked": record["asked"], "lost": sum(map(len, record["lost"].values())), "bytes_down": sent["down"],
             "bytes_up": sent["up"], "seconds": record["seconds"]["wall"]}
 
 

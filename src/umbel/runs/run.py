@@ -12,7 +12,8 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, State
 from umbel.errors import UmbelError
 from umbel.federation import ledger
-from umbel.federation.door import Cohort, Federation, NobodyAnswered, all_true
+from umbel.federation.belief import all_true
+from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import ADMIT, TRAIN
 from umbel.federation.uplink import parse
 from umbel.nets.objective import Metric
@@ -21,6 +22,7 @@ from umbel.runs.checkpoint import Saved, state_tree
 from umbel.runs.options import RunOptions
 from umbel.seeds import key
 
+BY_CLUSTER = ("models", "slots")  # of a state: rows are of one cluster alone
 LOST_IN_A_ROW = 3  # rounds that came to nothing, after which a run ends; a shorter run ends when all of its have
 
 
@@ -70,7 +72,7 @@ def rounds(algorithm: Algorithm, fed: Federation, *, saved: Saved | None = None,
 
 def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: Saved | None) -> Iterator[Round]:
     total = algorithm.pretrain + options.rounds
-    fed.uplinks = parse(options.uplink)
+    fed.uplinks, fed.bound = parse(options.uplink), options.bound
     waiting: dict[str, list[int]] = {}  # newcomers that could not be placed: name -> failures, round of the next try
     lost_in_a_row = 0
     if saved is None:
@@ -95,10 +97,9 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
             state = _admit(algorithm, fed, _grown(state, fed), index, waiting)
             cohort = sample(fed, state, index, options.fraction)
             try:
-                state = _sound(algorithm.round(fed, state, cohort), fed, cohort)
+                state = _sound(algorithm.round(fed, state, cohort), fed, cohort, state)
                 lost_in_a_row = 0
             except NobodyAnswered as error:
-                fed.lost |= error.lost
                 lost_in_a_row += 1
                 if lost_in_a_row == min(LOST_IN_A_ROW, total):
                     many = f"{lost_in_a_row} rounds in a row were lost, the last because"
@@ -164,14 +165,42 @@ def best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     return best
 
 
-def _sound(state: State, fed: Federation, cohort: Cohort | None = None) -> State:
-    """The state, unless something in it is not finite: a mean of answers that are can be too large to be a number."""
-    leaves = tree.named(state_tree(state)).values()
-    if not all_true([leaf.sum().isfinite() for leaf in leaves if leaf.is_floating_point()]) and not all_true(
-            [leaf.isfinite().all() for leaf in leaves]):  # numbers that are finite can have a sum that is not
-        ids = range(len(fed.names)) if cohort is None else cohort.ids.tolist()
-        raise NobodyAnswered(dict.fromkeys((fed.names[i] for i in ids), "finite, but not what they make together"))
-    return state
+def _sound(state: State, fed: Federation, cohort: Cohort | None = None, before: State | None = None) -> State:
+    """The state, unless it is unusable: answers that are finite can have a mean that is not, or has no length.
+
+    A cluster whose new model is keeps the one of `before`, and its members who were asked are among the lost. Where
+    that is all of them, or more than models cannot be used, the round came to nothing.
+    """
+    good = _usable(state)
+    rest = _finite({name: leaf for name, leaf in state_tree(state).items() if name not in BY_CLUSTER})
+    if rest and bool(good.all()):
+        return state
+    ids = torch.arange(len(fed.names)) if cohort is None else cohort.ids
+    label = state.labels[ids]
+    spoilt = ids[(label >= 0) & ~good[label.clamp(min=0)]] if rest else ids
+    lost = {fed.names[i]: "finite, but not what they make together" for i in spoilt.tolist()}
+    same = before is not None and len(_usable(before)) == len(good) and bool(before.slots) == bool(state.slots)
+    fed.note(lost)
+    if before is None or not same or len(spoilt) == len(ids):
+        raise NobodyAnswered(lost)
+
+    def where_good(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        return torch.where(good.to(new.device).view(-1, *[1] * (new.dim() - 1)), new, old)
+
+    return replace(state, models=tree.each(where_good, state.models, before.models),
+                   slots=tree.each(where_good, state.slots, before.slots))
+
+
+def _usable(state: State) -> torch.Tensor:
+    """(k,) whether each cluster's model has a length, and all that the server's rule remembers of it."""
+    leaves = [*tree.named(state.models).values(), *tree.named(state.slots).values()]
+    lengths = [torch.linalg.vector_norm(leaf.reshape(len(leaf), -1), dim=1) for leaf in leaves]
+    return torch.stack(lengths).isfinite().all(0).cpu() if lengths else torch.zeros(0, dtype=torch.bool)
+
+
+def _finite(values: tree.Tree) -> bool:
+    leaves = [leaf for leaf in tree.named(values).values() if leaf.is_floating_point()]
+    return all_true([leaf.isfinite().all() for leaf in leaves])
 
 
 def _usual(algorithm: Algorithm) -> str:
@@ -252,7 +281,7 @@ def _record(index: int, fed: Federation, state: State, watch: Stopwatch) -> dict
         "bytes": ledger.totals(lines),
         "steps": fed.steps,
         "seconds": watch.seconds,
-        "lost": dict(fed.lost),
+        "lost": {name: list(reasons) for name, reasons in fed.lost.items()},
     }
 
 

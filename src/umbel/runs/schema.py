@@ -61,7 +61,7 @@ FINAL = Table({
 })
 OPTIONS = Table({
     "rounds": ROUND, "fraction": Number(0, 1), "eval_every": COUNT, "average_last": COUNT, "fine_tune": or_null(COUNT),
-    "keep": OneOf(("last", "best")), "uplink": if_there(TEXT),
+    "keep": OneOf(("last", "best")), "uplink": if_there(TEXT), "bound": if_there(Number(0)),
 })
 STEADY = Table({  # shares of bootstraps over rows in which clients are together; who is alone has none with its cluster
     "bootstraps": COUNT, "within": SHARE, "across": SHARE, "clusters": ByName(SHARE, DIGITS),
@@ -93,7 +93,7 @@ RECORD = Table({
     "score": if_there(Table(SUMMARY), empty=True),
     "validation": if_there(Table(SUMMARY), empty=True),  # empty where no rows define the metric
     "bytes": ByName(ByName(ByName(BYTES), OneOf(("down", "up")))), "steps": if_there(COUNT),
-    "seconds": Table({"wall": SECONDS}, SECONDS), "lost": ByName(TEXT),
+    "seconds": Table({"wall": SECONDS}, SECONDS), "lost": ByName(ListOf(TEXT)),
     "waiting": if_there(ByName(ListOf(Whole(0, 2**40), 2, 2))), "lost_in_a_row": if_there(COUNT),
     "final": if_there(Table({start: or_null(FINAL) for start in STARTS})), "options": if_there(OPTIONS),
 })
@@ -107,7 +107,8 @@ RESULT = Table({
     "rounds": Table({"pretrain": ROUND, "after": ROUND, "asked": if_there(ROUND)}),
     "steps": if_there(COUNT), "validation": if_there(or_null(NUMBER)),
     "kept": if_there(Table({"round": ROUND, "validation": or_null(NUMBER)})), "fraction": Number(0, 1),
-    "uplink": if_there(TEXT), "engine": or_null(NAME), "device": NAME, "precision": NAME, "workers": if_there(COUNT),
+    "uplink": if_there(TEXT), "bound": if_there(Number(0)), "engine": or_null(NAME), "device": NAME,
+    "precision": NAME, "workers": if_there(COUNT),
     "headline": OneOf(STARTS),
     "clusters": Table({
         "count": COUNT, "labels": ByName(LABEL), "truth": or_null(ByName(Whole(-MOST, MOST))), "ari": AGREEMENT,
@@ -205,6 +206,9 @@ def record_of(record: Any, file: object) -> Json:
     """A line of rounds.jsonl. One file may hold both: a run that was begun by version 1 can go on."""
     if isinstance(record, dict) and "metric" not in record:
         record = _in_todays_words(record, _new_record, file)
+    lost = record.get("lost") if isinstance(record, dict) else None
+    if isinstance(lost, dict) and any(isinstance(why, str) for why in lost.values()):  # one a client, once
+        record = {**record, "lost": {name: [why] if isinstance(why, str) else why for name, why in lost.items()}}
     return _held(record, RECORD, file)
 
 

@@ -54,7 +54,7 @@ def _line(done: Round, total: int) -> str:
         return ""
     parts = [f"round {done.index + 1}/{total}", f"clusters {done.record['clusters']}"]
     parts += [f"{done.metric.name} {done.metric.said(done.score)}"] if done.score is not None else []
-    parts += [f"lost {len(done.record['lost'])} answers"] if done.record["lost"] else []
+    parts += [f"lost {sum(map(len, done.record['lost'].values()))} answers"] if done.record["lost"] else []
     return "  ".join([*parts, f"{done.record['seconds']['wall']:.1f} s"])
 
 

@@ -14,6 +14,7 @@ from umbel.data.plans import load_plan, plan_bytes
 from umbel.data.prepare import Preparation
 from umbel.errors import UmbelError, UmbelWarning
 from umbel.federation.door import Federation
+from umbel.federation.lengths import BOUND
 from umbel.federation.provenance import Provenance
 from umbel.federation.uplink import Uplink, written
 from umbel.files import json_bytes
@@ -222,8 +223,9 @@ def keep(result: Result, path: Path) -> Path:
 
 def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: float = 1.0, eval_every: int = 1,
         average_last: int = 1, fine_tune: int | None = None, keep: str = "last",
-        uplink: str | Sequence[Uplink] = "", progress: bool = False, out: str | Path | None = None,
-        on_round: Watcher | None = None, stop: Callable[[Round], bool] | None = None) -> Result:
+        uplink: str | Sequence[Uplink] = "", bound: float = BOUND, progress: bool = False,
+        out: str | Path | None = None, on_round: Watcher | None = None,
+        stop: Callable[[Round], bool] | None = None) -> Result:
     """Run a method to its end and return what came of it.
 
     `algorithm` is a method, or the name of one with its defaults. `progress` shows a bar. `out` is a new folder in
@@ -231,11 +233,12 @@ def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: f
     `result.save(folder)` keeps the end. `on_round` is called after every round (a logger, say), and the run ends early
     when `stop(round)` is true. `keep="best"` keeps the round with the best validation score instead of the last.
     `uplink` is what answers pass on their way out of a client, as in "topk:0.1+quantise:8" (docs/uplinks.md).
+    An update that is more than `bound` times as long as usual is not believed; 0 = any length is (docs/belief.md).
     """
     if isinstance(algorithm, str):
         algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or (), fed.provenance.truth_changes)
     options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep,
-                         uplink if isinstance(uplink, str) else written(uplink))
+                         uplink if isinstance(uplink, str) else written(uplink), bound)
     if out is not None:
         return play(Session.begin(fed, algorithm, options, Path(out)), progress, on_round, stop)
     return _in_memory(algorithm, fed, options, progress, on_round, stop)
