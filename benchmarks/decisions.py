@@ -9,6 +9,7 @@ reported on seeds from 100. The method `core` is the test on parts of clients' r
 distances.
 """
 
+import gc
 import json
 import pickle
 import time
@@ -438,6 +439,7 @@ def tried(suite: str, case: Case, seed: int, methods: list[str], path: Path) -> 
     torch.set_num_threads(1)
     with path.open("a") as file:
         file.write("".join(f"{json.dumps(line)}\n" for line in trials(suite, case, seed, methods)))
+    gc.collect()  # a federation that remembers its answers is a circle, and each is hundreds of megabytes
 
 
 def lines_of(path: Path) -> dict[tuple[str, int, str], dict[str, Any]]:
