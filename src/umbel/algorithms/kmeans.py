@@ -50,6 +50,11 @@ class KMeans(PartsSettings, Algorithm):
     name: ClassVar[str] = "kmeans"
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, where it finds the number of clusters."""
+        return () if self.clusters else alike.PARTS_TELL
+
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
         return one_cluster(fed, seed)
