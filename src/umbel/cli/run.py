@@ -7,6 +7,7 @@ import typer
 from umbel.cli import complete
 from umbel.cli.base import app
 from umbel.cli.options import (
+    Attack,
     AverageLast,
     Batch,
     Bound,
@@ -67,7 +68,7 @@ def run(
     categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     partition: Partition = None, clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None,
-    pooled: Pooled = None, join: Join = None, leave: Leave = None, change: Change = None,
+    pooled: Pooled = None, join: Join = None, leave: Leave = None, change: Change = None, attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
@@ -101,6 +102,7 @@ def compare(
     categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
+    attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
@@ -141,6 +143,7 @@ def vary(
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
+    attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
