@@ -75,19 +75,19 @@ def test_what_overflows_is_too_long_even_if_most_do():
 
 
 def test_what_answers_no_model_is_measured_from_zero():
-    """A control variate, say; its length is taken for itself, as is that of running statistics."""
+    """A control variate, say, of which three times as much may be; running statistics have a length of their own."""
     cohort = Cohort(torch.arange(4), 0)
     shared = {"model": {"w": torch.zeros(1), "mean": torch.zeros(1)}}
     call = Call(NOTHING, cohort, Work(), shared, {}, {})
     lengths = Lengths(call, {"model": {"w": Leaf((1,)), "mean": Leaf((1,))}, "control": {"w": Leaf((1,))},
                              "size": Leaf()}, ("mean",))
     ones = torch.ones(4, 1)
-    far = [torch.where(torch.arange(4)[:, None] == k, 11.0, ones) for k in range(3)]
+    far = [torch.where(torch.arange(4)[:, None] == k, long, ones) for k, long in enumerate((11.0, 11.0, 31.0))]
     lengths.measure(Answered(cohort.ids, {"model": {"w": far[0], "mean": far[1]}, "control": {"w": far[2]},
                                           "size": ones[:, 0]}))
     assert lengths.too_long(torch.ones(4, dtype=torch.bool), 10.0) == {
         0: "update more than 10 times as long as usual", 1: "running statistics more than 10 times as long as usual",
-        2: "control more than 10 times as long as usual"}
+        2: "control more than 30 times as long as usual"}
 
 
 @engines

@@ -43,6 +43,8 @@ Pooled = Annotated[bool | None, of_data("--pooled", help="One client per true gr
 Join = Annotated[str | None, of_data(help="20@50: the last 20 clients appear at round 50.")]
 Change = Annotated[str | None, of_data(
     help="2@3:rotate:90: the first 2 clients have this shift on top of their own from round 3 on.")]
+Attack = Annotated[str | None, of_data(
+    metavar="COUNT:KIND", help="2:scaled:100: two clients lie: scaled, flipped, mislabelled or forged.")]
 Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
 ModelName = Annotated[str | None, of_training(
     "--model", autocompletion=complete.models,

@@ -7,6 +7,7 @@ import typer
 from umbel.cli import complete
 from umbel.cli.base import app
 from umbel.cli.options import (
+    Attack,
     AverageLast,
     Batch,
     Bound,
@@ -69,7 +70,7 @@ def run(
     weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     partition: Partition = None, clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None,
-    pooled: Pooled = None, join: Join = None, leave: Leave = None, change: Change = None,
+    pooled: Pooled = None, join: Join = None, leave: Leave = None, change: Change = None, attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
@@ -104,6 +105,7 @@ def compare(
     weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
+    attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
@@ -145,6 +147,7 @@ def vary(
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
+    attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,

@@ -22,6 +22,7 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
+from umbel.federation.attackers import Attackers
 from umbel.federation.belief import Known, doubts, is_ragged, misfit
 from umbel.federation.ledger import Ledger, Line
 from umbel.federation.lengths import BOUND, Lengths
@@ -123,6 +124,7 @@ class Federation(ABC):
         self.workers = 1  # processes that an engine may share the work with
         self.uplinks: tuple[Uplink, ...] = ()  # what every answer passes on its way out of a client
         self.bound = BOUND  # how many times as long as usual an update may be (federation/lengths.py); 0 = any
+        self.attackers: Attackers | None = None  # of a simulation: clients that lie
         self._watch: Watch = lambda phase, done, asked: None
         self._allowed = {"train", "fit", "validation"}
 
@@ -142,6 +144,11 @@ class Federation(ABC):
     @abstractmethod
     def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
         """Give clients back what `memory` returned."""
+
+    @property
+    def honest(self) -> Tensor:
+        """(n,) who is no attacker: of whom scores are."""
+        return torch.ones(len(self.names), dtype=torch.bool) if self.attackers is None else ~self.attackers.who
 
     def steps_of(self, call: Call) -> int:
         """Batches that clients train on in a call; sites of a real federation do not say."""
@@ -221,6 +228,7 @@ class Federation(ABC):
                 lost[names[chunk.position]] = chunk.reason
                 done += 1
             else:
+                chunk = self.attackers.lie(chunk, call) if self.attackers else chunk
                 good, reasons = believed(chunk, stages[-1], tree.take(known, chunk.positions))
                 if len(good.positions):
                     self._bill_up(call, names, good)

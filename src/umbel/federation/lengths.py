@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from umbel.federation.door import Answered, Call
 
 BOUND = 10.0  # times the median
+LOOSE = 3.0  # bounds for what is no model: control variates differ by the inverse of steps as well
 FEW = 3  # answers; the median of fewer says nothing
 
 
@@ -74,8 +75,9 @@ class Lengths:
         reasons: dict[int, str] = {}
         for part, lengths in self.of.items():
             long = lengths.cpu()
-            wrong = heard & (long > bound * self._usual(part, long, heard))
-            reasons |= {int(position): f"{part.title} more than {bound:g} times as long as usual"
+            most = bound if part.kind == "model" else LOOSE * bound
+            wrong = heard & (long > most * self._usual(part, long, heard))
+            reasons |= {int(position): f"{part.title} more than {most:g} times as long as usual"
                         for position in wrong.nonzero().flatten()}
         return reasons
 

@@ -294,7 +294,7 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "precision": fed.net.precision,
         "workers": fed.workers,
         "headline": algorithm.headline,
-        "clusters": _clusters(fed.names, about.truth_at(records[-1]["round"]), algorithm, state),
+        "clusters": _clusters(fed, about.truth_at(records[-1]["round"]), algorithm, state),
         "metric": fed.net.objective.metric._asdict(),
         "score": _scores(algorithm, fed.net.objective, state, records, options),
         "bytes": ledger.summary(ledger.merge(record["bytes"] for record in records)),
@@ -343,13 +343,14 @@ def _clusters_table(names: list[str], about: Provenance, state: State, last: dic
     return {"members": members, "clients": clients}
 
 
-def _clusters(names: list[str], truth: tuple[int, ...] | None, algorithm: Algorithm, state: State) -> dict[str, Any]:
-    """The clusters, and how far they agree with the true groups of the last round."""
-    labels = state.labels.tolist()
+def _clusters(fed: Federation, truth: tuple[int, ...] | None, algorithm: Algorithm, state: State) -> dict[str, Any]:
+    """The clusters, and how far those of honest clients agree with the true groups of the last round."""
+    names, labels, honest = fed.names, state.labels.tolist(), fed.honest.tolist()
     placed = [i for i, label in enumerate(labels) if label >= 0]
     agreement = dict.fromkeys(("ari", "ami", "homogeneity", "completeness", "v_measure"), None)
     if truth:
-        agreement |= evaluate.agreement([labels[i] for i in placed], [truth[i] for i in placed])
+        judged = [i for i in placed if honest[i]]
+        agreement |= evaluate.agreement([labels[i] for i in judged], [truth[i] for i in judged])
     return {
         "count": len({labels[i] for i in placed}), "labels": dict(zip(names, labels, strict=True)),
         "truth": dict(zip(names, truth, strict=True)) if truth else None, **agreement,

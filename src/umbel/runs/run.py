@@ -73,6 +73,9 @@ def rounds(algorithm: Algorithm, fed: Federation, *, saved: Saved | None = None,
 def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: Saved | None) -> Iterator[Round]:
     total = algorithm.pretrain + options.rounds
     fed.uplinks, fed.bound = parse(options.uplink), options.bound
+    if fed.attackers and (hides := [uplink.name for uplink in fed.uplinks if uplink.hides_model]):
+        raise UmbelError("Simulated attackers alter models as tasks send them, and behind the uplink"
+                         f" '{hides[0]}' there are none: leave out one of the two.")
     waiting: dict[str, list[int]] = {}  # newcomers that could not be placed: name -> failures, round of the next try
     lost_in_a_row = 0
     if saved is None:
@@ -289,7 +292,7 @@ def _record(index: int, fed: Federation, state: State, watch: Stopwatch) -> dict
 
 
 def _ari(index: int, fed: Federation, state: State) -> float | None:
-    """How far the clusters of those who are here agree with their true groups in this round."""
+    """How far the clusters of those who are here, and honest, agree with their true groups in this round."""
     truth = fed.provenance.truth_at(max(0, index))
-    here = (fed.online & (state.labels >= 0)).nonzero().flatten().tolist()
+    here = (fed.online & fed.honest & (state.labels >= 0)).nonzero().flatten().tolist()
     return evaluate.ari(state.labels[here].tolist(), [truth[i] for i in here]) if truth and here else None
