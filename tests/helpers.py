@@ -18,6 +18,7 @@ from umbel.algorithms import (
     IFCA,
     PACFL,
     Algorithm,
+    Auto,
     FedAvg,
     FedAvgFT,
     FedBN,
@@ -140,6 +141,13 @@ def _tested() -> tuple[int, int]:
     return 0, N * 3 * 8 + parts * (5 * 4 + 8)
 
 
+def _tried(model: int) -> tuple[int, int]:
+    """A trial of one round by the cohort, and five scores of everybody: of two models, as they are and fine-tuned, and
+    of the one that stayed at the client. A score is two float64 and a size.
+    """
+    return M * model + 4 * N * model, M * (model + 8) + M * 8 + 5 * N * 24
+
+
 ONE = {"cut": "count", "clusters": 1}
 ALL: dict[str, Entry] = {
     "fedavg": Entry(lambda local, truth: FedAvg(local=local), _averaging, lambda local, n: FedAvg(local=local)),
@@ -157,6 +165,8 @@ ALL: dict[str, Entry] = {
     "solo": Entry(lambda local, truth: Solo(local=local), lambda model: (0, 2 * M * 8)),
     "oracle": Entry(lambda local, truth: Oracle(truth, local=local), _averaging,
                     lambda local, n: Oracle((0,) * n, local=local), finds_truth=True),
+    "auto": Entry(lambda local, truth: Auto(least=1, local=local),
+                  lambda model: _plus(_tested(), _tried(model), _training(M, model))),
     "pacfl": Entry(  # a vector of nine numbers of each class, and three counts
         lambda local, truth: PACFL(local=local),
         lambda model: _plus((0, N * (3 * (36 + 8) + 8 + 24)), _tested(), _averaging(model)),
@@ -236,7 +246,8 @@ def models_by_name(fed: Federation, state: State) -> dict[str, Params]:
     """The model each client would use, wherever its method keeps it."""
     pages, _ = fed.memory()
     return {
-        name: pages[name]["last"] if state.models and name in pages else tree.take(state.models, int(state.labels[i]))
+        name: pages[name]["last"] if state.models and "last" in pages.get(name, {})
+        else tree.take(state.models, int(state.labels[i]))
         for i, name in enumerate(fed.names)
     }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
         IFCA,
         PACFL,
         Algorithm,
+        Auto,
         FedAvg,
         FedAvgFT,
         FedBN,
@@ -75,6 +76,8 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "ALGORITHMS", "DATASETS", "MODELS", "SCENARIOS", "TASKS",
     # Methods with one model, or one for each client.
     "FedAvg", "FedProx", "FedNova", "Scaffold", "FedAvgFT", "FedBN", "PerFedAvg", "LGFedAvg", "Solo",
+    # The method that finds out what is worth most, and goes on with it.
+    "Auto",
     # Methods with clusters: given by the truth, formed at once before training, formed while training.
     "Oracle", "FLAG", "PACFL", "FedClust", "CFLGT", "KMeans", "IFCA", "CFL", "FedSoft", "FLHC", "FedSEM", "FedGroup",
     # Bring your own data or model, and say what is to be learnt.
@@ -90,9 +93,9 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 ]  # fmt: skip
 
 _HOMES = {
-    "umbel.algorithms": "ALGORITHMS CFL CFLGT FLAG FLHC IFCA PACFL Algorithm FedAvg FedAvgFT FedBN FedClust FedGroup"
-                        " FedNova FedProx FedSEM FedSoft KMeans LGFedAvg Local OneShot Oracle PerFedAvg Scaffold Solo"
-                        " State training",
+    "umbel.algorithms": "ALGORITHMS CFL CFLGT FLAG FLHC IFCA PACFL Algorithm Auto FedAvg FedAvgFT FedBN FedClust"
+                        " FedGroup FedNova FedProx FedSEM FedSoft KMeans LGFedAvg Local OneShot Oracle PerFedAvg"
+                        " Scaffold Solo State training",
     "umbel.clustering": "grouping proximity signatures",
     "umbel.data.clients": "Pool Population Work",
     "umbel.data.own": "from_folder from_frame from_huggingface from_partitions read_site to_huggingface",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from umbel.registry import Registry, attributes
 
 if TYPE_CHECKING:
+    from umbel.algorithms.auto import Auto
     from umbel.algorithms.base import Algorithm, Local, State, training
     from umbel.algorithms.cfl import CFL
     from umbel.algorithms.cflgt import CFLGT
@@ -40,6 +41,7 @@ _METHODS = {
     "lg": "umbel.algorithms.lg:LGFedAvg",
     "solo": "umbel.algorithms.solo:Solo",
     "oracle": "umbel.algorithms.oracle:Oracle",
+    "auto": "umbel.algorithms.auto:Auto",
     "flag": "umbel.algorithms.flag:FLAG",
     "pacfl": "umbel.algorithms.pacfl:PACFL",
     "fedclust": "umbel.algorithms.fedclust:FedClust",
@@ -71,7 +73,7 @@ def import_all() -> None:
 
 
 __all__ = [
-    "ALGORITHMS", "CFL", "CFLGT", "FLAG", "FLHC", "IFCA", "PACFL", "Algorithm", "FedAvg", "FedAvgFT", "FedBN",
+    "ALGORITHMS", "CFL", "CFLGT", "FLAG", "FLHC", "IFCA", "PACFL", "Algorithm", "Auto", "FedAvg", "FedAvgFT", "FedBN",
     "FedClust", "FedGroup", "FedNova", "FedProx", "FedSEM", "FedSoft", "KMeans", "LGFedAvg", "Local", "OneShot",
     "Oracle", "PerFedAvg", "Scaffold", "Solo", "State", "import_all", "training",
 ]  # fmt: skip

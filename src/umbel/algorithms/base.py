@@ -143,6 +143,7 @@ class Algorithm(ServerSettings, ABC):
     servers: ClassVar[tuple[str, ...]] = ("none",)  # rules by which its models may follow means; SERVERS: all
     aggregates: ClassVar[bool] = False  # whether answers may become one by any rule; where servers are admitted they do
     servers_because: ClassVar[str] = "it does not declare that its models follow means by a server's rule"
+    meanings: ClassVar[str] = ""  # by what it tells clients apart who give alike rows other labels; "": not
     private_norms: ClassVar[bool] = True  # whether BatchNorm layers may stay at the clients: it averages in clusters
 
     def __init_subclass__(cls) -> None:

@@ -54,6 +54,7 @@ class FedGroup(PartsSettings, Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedgroup"
+    meanings: ClassVar[str] = "by update"
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def init(self, fed: Federation, seed: int) -> State:

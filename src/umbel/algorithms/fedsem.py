@@ -33,6 +33,7 @@ class FedSEM(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedsem"
+    meanings: ClassVar[str] = "by weights"
     servers_because: ClassVar[str] = "its centres are the means of their members"
     aggregates: ClassVar[bool] = True
 

@@ -63,6 +63,7 @@ class FedSoft(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedsoft"
+    meanings: ClassVar[str] = "by loss"
     servers_because: ClassVar[str] = "its centres are means by shares of all clients"
     state: ClassVar[type[State]] = SoftState
     own: ClassVar[tuple[str, ...]] = ("remembered",)

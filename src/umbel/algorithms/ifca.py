@@ -32,6 +32,7 @@ class IFCA(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "ifca"
+    meanings: ClassVar[str] = "by loss"
     servers: ClassVar[tuple[str, ...]] = SERVERS
     private_norms: ClassVar[bool] = False  # clients choose by the loss of whole models
 

@@ -48,6 +48,7 @@ class KMeans(PartsSettings, Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "kmeans"
+    meanings: ClassVar[str] = "by weights"
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
     def init(self, fed: Federation, seed: int) -> State:

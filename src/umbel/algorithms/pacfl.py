@@ -51,6 +51,7 @@ class PACFL(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "pacfl"
+    meanings: ClassVar[str] = "by class; with another angle, by tests alone"
 
     def __post_init__(self) -> None:
         super().__post_init__()

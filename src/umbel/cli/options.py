@@ -24,6 +24,8 @@ Categories = Annotated[str | None, of_table(metavar="NAMES", help="Columns of wh
 Split = Annotated[str | None, of_table(
     help="Test rows: rows, drawn; time:COLUMN, the last; column:NAME, which says train or test. Default: rows.")]
 TestShare = Annotated[float | None, of_table(help="Share of each client's rows that it is tested on. Default: 0.25.")]
+WeightColumn = Annotated[str | None, of_table(
+    metavar="NAME", help="The column by which the losses of training rows are multiplied: numbers from 0.")]
 Scaling = Annotated[str | None, of_table(
     help="federated, by sums of all clients; site, by each one's own; none. Default: federated.")]
 PreparationFile = Annotated[Path | None, of_table(

@@ -53,6 +53,7 @@ from umbel.cli.options import (
     TestShare,
     Trust,
     Uplink,
+    WeightColumn,
     Workers,
     of_run,
     of_training,
@@ -65,7 +66,8 @@ from umbel.cli.options import (
 def run(
     method: Annotated[str | None, typer.Argument(hidden=True, autocompletion=complete.methods)] = None,
     data: Data = None, client_column: ClientColumn = None, target_column: TargetColumn = None, drop: Drop = None,
-    categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
+    categories: Categories = None, split: Split = None, test_share: TestShare = None,
+    weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     partition: Partition = None, clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None,
     pooled: Pooled = None, join: Join = None, leave: Leave = None, change: Change = None, attack: Attack = None,
@@ -99,7 +101,8 @@ def run(
 def compare(
     methods: Annotated[list[str], typer.Argument(hidden=True, autocompletion=complete.methods)],
     data: Data = None, client_column: ClientColumn = None, target_column: TargetColumn = None, drop: Drop = None,
-    categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
+    categories: Categories = None, split: Split = None, test_share: TestShare = None,
+    weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
     attack: Attack = None,
@@ -139,7 +142,8 @@ def vary(
         metavar="NAME=VALUES", help="lr=0.01,0.1: a setting, a choice of the run (clients, fraction, model ...) or"
                                     " scenario.alpha, and its values; several times for all combinations.")] = None,
     data: Data = None, client_column: ClientColumn = None, target_column: TargetColumn = None, drop: Drop = None,
-    categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
+    categories: Categories = None, split: Split = None, test_share: TestShare = None,
+    weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,

@@ -3,7 +3,7 @@
 A part is the mean of m rows of one kind (a class; a bin of a number; all rows where there are no kinds), *the same m at
 all clients*, as at most 16 numbers: its rows pass a fixed random projection that keeps at most half of their numbers.
 Where clients hold rows of one distribution, parts of one client are no more alike than parts of different clients,
-whatever the clients' sizes and however their kinds are mixed: `tested.py` makes a test of that.
+whatever the clients' sizes and however their kinds are mixed: `exchangeable.py` makes a test of that.
 
 Copies of a row count once. Rows that follow in time are dealt as blocks with gaps: `deal="blocks"`.
 """

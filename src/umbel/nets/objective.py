@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from umbel import plugins
 from umbel.errors import UmbelError, unknown
-from umbel.fields import bounded, check, choice, number, shown
+from umbel.fields import bounded, check, choice, number, refuse_names, shown
 from umbel.registry import Registry
 
 if TYPE_CHECKING:
@@ -226,9 +226,14 @@ class Objective(ABC):
         """(rows,) the kind of each target; one kind for all where there are none."""
         return np.zeros(len(y), dtype=np.int64)
 
-    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
-        """The mean over the live rows, all without `live`; `many`: it stands inside a vmap over clients."""
+    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool,
+                  weight: Tensor | None = None) -> Tensor:
+        """The mean over the live rows, all without `live`; `many`: it stands inside a vmap over clients.
+
+        The loss of each row is multiplied by its `weight` first.
+        """
         loss = self.row_loss(out, y)
+        loss = loss if weight is None else loss * weight
         return loss.mean() if live is None else (loss * live).sum() / live.sum().clamp(min=1)
 
     def _refuse_shape(self, y: NDArray[Any], what: str) -> None:
@@ -260,6 +265,7 @@ class Classify(Objective):
     def __post_init__(self) -> None:
         check(self, "a classification")
         object.__setattr__(self, "labels", tuple(self.labels))
+        refuse_names(self.labels, "The names of classes")
         if self.weights != "balanced":
             object.__setattr__(self, "weights", self._numbers(self.weights))
 
@@ -362,10 +368,11 @@ class Classify(Objective):
             factor = factor.masked_fill(y == k, weight)
         return loss * factor
 
-    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
+    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool,
+                  weight: Tensor | None = None) -> Tensor:
         """In one kernel where clients are stacked on a GPU; weights and an own loss have none."""
-        if self.weights or type(self).row_loss is not Classify.row_loss:
-            return super().mean_loss(out, y, live, many)
+        if self.weights or weight is not None or type(self).row_loss is not Classify.row_loss:
+            return super().mean_loss(out, y, live, many, weight)
         from umbel.ops import mean_loss
 
         return mean_loss(out, y, live, many=many)

@@ -77,7 +77,7 @@ def check_memory(pages: Tree, rounds: Collection[str], net: Model, folder: Path)
     """Raise where what clients keep is not of this network."""
     file = folder / "memory.safetensors"
     _refuse(set(pages) != set(rounds), file, "clients", "those of checkpoint.json's memory_rounds", "others")
-    parts = {"last": set(net.shapes), "norms": set(net.norms), "control": set(net.trained)}
+    parts = {"last": set(net.shapes), "alone": set(net.shapes), "norms": set(net.norms), "control": set(net.trained)}
     for client, page in pages.items():
         _refuse(not isinstance(page, dict), file, client, "a table of tensors", "a tensor")
         for kind in set(parts) & set(page):

@@ -76,6 +76,7 @@ class Experiment:
     categories: str | None = None  # columns of whole numbers that are names: "ward,month"
     split: str | None = None  # of a table into training and test rows: rows, time:COLUMN or column:NAME
     test_share: float | None = number(None, gt=0, lt=1)  # of each client's rows
+    weight_column: str | None = None  # of a table: what the losses of its training rows are multiplied by
     scaling: str | None = choice(None, *SCALINGS)  # of a table: by sums of all clients, by each site's own, not at all
     preparation: str | None = None  # a preparation.json of an earlier run: nothing is asked of the clients
     scenario: str | None = None  # natural where the data say whose the rows are, iid otherwise
@@ -156,7 +157,8 @@ class Experiment:
     def asked(self) -> Asked:
         """What is said of a table of one's own."""
         return Asked(self.client_column, self.target_column, self.own_objective or self.objective, _names(self.drop),
-                     _names(self.categories), self.split or "rows", self.test_share or Asked.test_share)
+                     _names(self.categories), self.split or "rows", self.test_share or Asked.test_share,
+                     self.weight_column)
 
     @property
     def own_objective(self) -> Objective | None:
@@ -361,7 +363,8 @@ class Experiment:
         return cls(**{**table, **changes, "settings": settings})
 
 
-OF_TABLES = ("client_column", "target_column", "objective", "drop", "categories", "split", "test_share")
+OF_TABLES = ("client_column", "target_column", "objective", "drop", "categories", "split", "test_share",
+             "weight_column")
 """The fields that say how data of one's own are read."""
 
 

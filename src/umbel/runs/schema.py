@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from umbel.data.prepare import MOST_COLUMNS, SCALINGS, Preparation
 from umbel.errors import UmbelError
 from umbel.files import parse_json
 from umbel.nets.model import PRECISIONS
@@ -66,6 +67,17 @@ STEADY = Table({  # shares of bootstraps over rows in which clients are together
     "bootstraps": COUNT, "within": SHARE, "across": SHARE, "clusters": ByName(SHARE, DIGITS),
     "clients": ByName(Table({"own": if_there(SHARE), "other": SHARE, "nearest": LABEL})),
 })
+OBJECTIVE = Table({"kind": NAME, "labels": if_there(ListOf(TEXT)), "bins": if_there(ListOf(NUMBER))})
+UNDERSTOOD = Table({  # of data of one's own; a folder of arrays has a shape, and no columns
+    "columns": if_there(ByName(Table({
+        "missing": COUNT, "least": if_there(NUMBER), "most": if_there(NUMBER), "category": if_there(ListOf(TEXT)),
+        "levels": if_there(COUNT),
+    }))),
+    "kept_out": if_there(ByName(TEXT)), "target": if_there(Table({"name": NAME, "classes": if_there(ListOf(TEXT))})),
+    "rows": COUNT, "rows_without_target": if_there(COUNT), "split": if_there(NAME), "weight": if_there(NAME),
+    "client": NAME, "objective": NAME,
+    "sites": ByName(COUNT), "shape": if_there(ListOf(COUNT)),
+})
 DIGEST = Text(128, r"[0-9a-f]+", "a digest, in hex")
 FILE = Text(100, r"(state|memory|evidence|best)(--?\d{1,12})?\.safetensors|[a-z]+\.(json|npz)", "the name of a file")
 LINES = Table({"count": COUNT, "bytes": COUNT, "digest": DIGEST})
@@ -88,8 +100,9 @@ RECORD = Table({
 
 RESULT = Table({
     "schema": Whole(SCHEMA, SCHEMA), "status": TEXT, "method": NAME, "params": ByName(Anything()), "data": NAME,
-    "data_part": NAME, "scenario": or_null(TEXT), "scenario_facts": or_null(ByName(Anything())),
-    "partition_hash": or_null(NAME), "test_mode": or_null(NAME),
+    "data_part": NAME, "scenario": or_null(TEXT),
+    "scenario_facts": or_null(Table({"understood": if_there(UNDERSTOOD)})), "partition_hash": or_null(NAME),
+    "test_mode": or_null(NAME),
     "model": Table({"name": NAME, "parameters": COUNT, "head": TEXT}), "seed": COUNT, "clients": Whole(1, 2**31),
     "rounds": Table({"pretrain": ROUND, "after": ROUND, "asked": if_there(ROUND)}),
     "steps": if_there(COUNT), "validation": if_there(or_null(NUMBER)),
@@ -149,9 +162,17 @@ ENVIRONMENT = Table({
 
 MODEL = Table({
     "name": NAME, "shape": ListOf(Whole(1, 2**31), 1, 8),
-    "objective": if_there(Table({"kind": NAME, "labels": if_there(ListOf(TEXT)), "bins": if_there(ListOf(NUMBER))})),
+    "objective": if_there(OBJECTIVE),
     "classes": if_there(COUNT), "tokens": if_there(FLAG), "head": TEXT, "mean": ListOf(SCALE), "std": ListOf(SCALE),
     "parameters": COUNT, "precision": OneOf(PRECISIONS),
+})
+
+PREPARATION = Table({
+    "preparation": Whole(1, 1), "scaling": OneOf(SCALINGS), "target": TEXT, "client": TEXT,
+    "objective": or_null(OBJECTIVE), "columns": ListOf(Table({
+        "name": NAME, "mean": NUMBER, "std": Number(1e-100), "missing": FLAG,
+        "levels": if_there(ListOf(Whole(-MOST, MOST))),
+    }), 1, MOST_COLUMNS),
 })
 
 ROSTER = Table({"run": NAME, "fingerprint": NAME, "names": ListOf(NAME)})  # roster.json, of a run on sites
@@ -268,6 +289,11 @@ def model_of(about: Any, file: object) -> Json:
         raise UmbelError(f"The 'mean' and 'std' in {file} must have one number, or {found['shape'][0]} for an input of"
                          f" {found['shape']}. Got {len(found['mean'])} and {len(found['std'])} instead.")
     return found
+
+
+def preparation_of(about: Any, file: object) -> Preparation:
+    """What preparation.json holds."""
+    return Preparation.of(_held(about, PREPARATION, file), file)
 
 
 def _version(found: Any, file: object) -> Any:

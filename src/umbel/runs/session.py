@@ -1,5 +1,6 @@
 """A run in a folder, which keeps every round that is handed out; and the verbs around it: run, resume, load."""
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,10 +24,12 @@ from umbel.nets.objective import GOALS, objective_of
 from umbel.nets.wrap import build, wrap
 from umbel.runs.checkpoint import RunFolder, Saved, last_saved
 from umbel.runs.experiment import Experiment, Network, algorithm_of
+from umbel.runs.kinds import hold
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import differing, flat, plain, settings_of
 from umbel.runs.result import Result, environment, finish, recipe_of, versions
 from umbel.runs.run import Round, best_of, better, rounds
+from umbel.runs.schema import PREPARATION
 from umbel.runs.sealed import Sealed
 
 Watcher = Callable[[Round], Any]
@@ -170,10 +173,19 @@ def describe(folder: RunFolder, fed: Federation) -> None:
     plan, preparation = fed.provenance.plan, fed.provenance.preparation
     about = {"env.json": json_bytes(environment(fed)), "model.json": json_bytes(described(fed.net)),
              **({} if plan is None else {"partition.npz": plan_bytes(plan)}),
-             **({} if preparation is None else {"preparation.json": preparation.json()})}
+             **_prepared(preparation)}
     if other := folder.describe(about, fed.provenance.partition_hash, versions()):
         warnings.warn(f"{other} Go on, but bits may differ from those of a run that was not stopped.", UmbelWarning,
                       stacklevel=2)
+
+
+def _prepared(how: Preparation | None) -> dict[str, bytes]:
+    """preparation.json, as it is described, where rows were prepared."""
+    if how is None:
+        return {}
+    content = how.json()
+    hold(json.loads(content), PREPARATION, "the new preparation.json")
+    return {"preparation.json": content}
 
 
 def _partition(out: Path) -> str | None:
@@ -197,8 +209,7 @@ def keep(result: Result, path: Path) -> Path:
         about = {"env.json": json_bytes({"versions": result.info["versions"]})}
         about |= {"model.json": json_bytes(described(result.net))} if result.net is not None else {}
         about |= {"partition.npz": plan_bytes(result.provenance.plan)} if result.provenance.plan is not None else {}
-        how = result.provenance.preparation
-        about |= {"preparation.json": how.json()} if how is not None else {}
+        about |= _prepared(result.provenance.preparation)
         folder.describe(about, result.provenance.partition_hash, result.info["versions"])
         for record in result.records[:-1]:
             folder.add_line(record)
