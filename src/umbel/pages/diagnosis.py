@@ -1,14 +1,12 @@
 """The page of a diagnosis: one HTML file, with figures that no script draws, which people can show each other."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from umbel.diagnosis.diagnose import Diagnosis
 from umbel.diagnosis.screen import cost_said, gain_said, lost_said, rounds_said
 from umbel.nets.objective import Metric
 from umbel.pages.page import asset, render
-from umbel.runs.result import versions
 
 HUES = 8  # colours of clusters in page.css; more clusters share them
 EDGE = 0.06  # of a figure's width that is left free at each side
@@ -55,8 +53,7 @@ def write(found: Diagnosis) -> str:
         answers=[(each["kind"], each["found"], each["words"]) for each in info["differences"]],
         groups=groups(info), dots=dots(info), bars=bars(info["plans"], metric), zero=_zero(info["plans"]),
         costs=[each for each in (cost_said(found), info["reveals"], lost_said(found)) if each],
-        trial=rounds_said(info["cost"]["trial_rounds"]), labels=info["labels"], version=versions()["umbel"],
-        now=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", css=asset("page.css"),
+        trial=rounds_said(info["cost"]["trial_rounds"]), labels=info["labels"], css=asset("page.css"),
     )
 
 
