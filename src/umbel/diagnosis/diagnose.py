@@ -23,8 +23,6 @@ from umbel.seeds import generator
 
 SCHEMA = 1
 ROUNDS = 20  # of the run that is planned, where nobody says
-UNITS = {"labels": "bits that a row's label tells about whose it is", "looks": "of the variance inside a label is"
-         " between clients", "meanings": "of clients use other names than most"}
 
 
 @dataclass(frozen=True)
@@ -96,14 +94,14 @@ def _info(fed: Federation, state: State, rounds: int, tried: int, evidence: list
     parts, kinds = read(state.evidence["parts"]), kind_names(fed.net.objective)
     found = differences(parts, generator(fed.seed, "differences"), max(1, fed.net.objective.groups))
     labels = state.evidence["tried"][state.evidence["who"]].numpy()
-    worth = worth_of(state)
+    worth, noun = worth_of(state), "label" if fed.net.objective.classes else "bin of the target"
     metric = metric_of(state) if worth else fed.net.objective.metric
     whole = 8 * fed.net.parameters * len(who)  # bytes of a round of FedAvg: a model of float32, both ways
     return {
         "schema": SCHEMA, "data": fed.provenance.data, "scenario": str(fed.provenance.setup.get("scenario", "own")),
         "model": fed.net.name, "seed": fed.seed, "clients": len(fed.names), "described": len(who),
         "rows": int(parts.counts.sum()), "metric": metric._asdict(), "rounds": rounds,
-        "differences": [_said(each, parts, who, kinds) for each in found],
+        "differences": [_said(each, parts, who, noun) for each in found],
         "labels": kinds,
         "places": dict(zip(who, places(parts).tolist(), strict=True)),
         "clusters": clusters(parts, labels, who, kinds, {each.kind: each for each in found}),
@@ -114,19 +112,19 @@ def _info(fed: Federation, state: State, rounds: int, tried: int, evidence: list
         "advice": _advice(state, len(who), tried, broken),
         "cost": {"evidence_bytes": _bytes(evidence), "evidence_rounds": _bytes(evidence) / whole if whole else 0.0,
                  "trial_bytes": _bytes(trial), "trial_rounds": tried, "trial_share": _bytes(trial) / (whole * rounds)},
-        "reveals": _reveals(parts, tried),
+        "reveals": _reveals(parts, tried, noun),
         "lost": dict(fed.lost),
     }
 
 
-def _said(each: Difference, parts: Parts, who: list[str], kinds: list[str]) -> dict[str, Any]:
+def _said(each: Difference, parts: Parts, who: list[str], noun: str) -> dict[str, Any]:
     """One kind of difference, as numbers and in a sentence without its full stop."""
     out = [who[i] for i in range(len(who)) if each.out[i]]
-    return {"kind": each.kind, "found": bool(each.found), "p": each.p, "strength": each.strength,
-            "clients": out, "words": _words(each, parts, out)}
+    return {"kind": each.kind, "asked": not each.unasked, "found": bool(each.found), "p": each.p,
+            "strength": each.strength, "clients": out, "words": _words(each, parts, out, noun)}
 
 
-def _words(each: Difference, parts: Parts, out: list[str]) -> str:
+def _words(each: Difference, parts: Parts, out: list[str], noun: str) -> str:
     if each.unasked:
         return f"not asked: {each.unasked}"
     rows = parts.counts.sum(1)
@@ -136,8 +134,9 @@ def _words(each: Difference, parts: Parts, out: list[str]) -> str:
     p = p_said(each.p if each.p is not None else 1.0)
     if not each.found:
         return f"no difference was found ({p})"
-    strength = f"{each.strength:.2f} {UNITS['labels']}" if each.kind == "labels" else (
-        f"{100 * each.strength:.0f} % {UNITS[each.kind]}")
+    strength = {"labels": f"{each.strength:.2f} bits that a row's {noun} tells about whose it is",
+                "looks": f"{100 * each.strength:.0f} % of the variance inside a {noun} is between clients",
+                "meanings": f"{100 * each.strength:.0f} % of clients use other names than most"}[each.kind]
     return f"{strength} ({p}){_who(out, len(rows))}"
 
 
@@ -177,10 +176,10 @@ def _bytes(lines: list[Line]) -> int:
     return sum(sum(line.bytes) for line in lines)
 
 
-def _reveals(parts: Parts, tried: int) -> str:
+def _reveals(parts: Parts, tried: int, noun: str) -> str:
     """What left the clients."""
     many = len(parts.owner) / max(1, len(parts.counts))
-    words = (f"Each client sent how many rows of each label it holds, and {many:.0f} parts on average: a part is the"
+    words = (f"Each client sent how many rows of each {noun} it holds, and {many:.0f} parts on average: a part is the"
              f" mean of at least two rows, as {parts.vector.shape[1]} numbers")
     if tried:
         words += (f". In {tried} round{'s' if tried > 1 else ''} of trial it sent trained models, and then how well"

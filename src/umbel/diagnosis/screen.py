@@ -18,8 +18,14 @@ def differences_table(found: Diagnosis) -> Table:
     for column in ("", "differ", "what was found"):
         table.add_column(column)
     for each in found.info["differences"]:
-        table.add_row(each["kind"], "[bold]yes[/bold]" if each["found"] else "no", each["words"])
+        answer = answered(each)
+        table.add_row(each["kind"], f"[bold]{answer}[/bold]" if each["found"] else answer, each["words"])
     return table
+
+
+def answered(difference: dict[str, Any]) -> str:
+    """Whether clients differ in this: yes, no, or a dash where it could not be asked."""
+    return "yes" if difference["found"] else "no" if difference["asked"] else "–"
 
 
 def clusters_lines(found: Diagnosis) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from umbel.diagnosis.diagnose import Diagnosis
-from umbel.diagnosis.screen import cost_said, gain_said, lost_said, rounds_said
+from umbel.diagnosis.screen import answered, cost_said, gain_said, lost_said, rounds_said
 from umbel.nets.objective import Metric
 from umbel.pages.page import asset, render
 
@@ -50,7 +50,7 @@ def write(found: Diagnosis) -> str:
     info, metric = found.info, found.metric
     return render(
         "diagnosis.html", title=title(found), lead=lead(found), info=info, metric=metric, setting=setting(found),
-        answers=[(each["kind"], each["found"], each["words"]) for each in info["differences"]],
+        answers=[(each["kind"], answered(each), each["words"]) for each in info["differences"]],
         groups=groups(info), dots=dots(info), bars=bars(info["plans"], metric), zero=_zero(info["plans"]),
         costs=[each for each in (cost_said(found), info["reveals"], lost_said(found)) if each],
         trial=rounds_said(info["cost"]["trial_rounds"]), labels=info["labels"], css=asset("page.css"),
