@@ -19,7 +19,7 @@ from umbel.errors import UmbelError
 from umbel.federation import preparing  # noqa: F401 (its tasks)
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.scoring import score
-from umbel.federation.tasks import TASKS, Loop
+from umbel.federation.tasks import COUNT, TASKS, Leaf, Loop, Plain, Reply, UpTo
 from umbel.federation.training import remembered, train
 from umbel.federation.uplink import parse
 from umbel.flower.inprocess import InProcessFlower
@@ -114,10 +114,16 @@ def test_a_policy_that_is_not_there_is_one_sentence(tmp_path):
         Policy.read(tmp_path / "none.toml")
 
 
+def umbels(task):
+    """Whether a task is umbel's own: other tests register theirs."""
+    does = task.function if isinstance(task, Plain) else task.each
+    return does.__module__.startswith("umbel.")
+
+
 def test_every_task_is_in_one_kind():
     """A task of umbel's own trains, or tells something that a policy has a key for."""
     import_all()
-    own = {name for name, task in TASKS.items() if not isinstance(task, Loop)}
+    own = {name for name, task in TASKS.items() if not isinstance(task, Loop) and umbels(task)}
     told = [name for names in TELLS.values() for name in names]
     assert sorted(told) == sorted(own)
     assert set(TELLS) <= {each.name for each in fields(Policy)}
@@ -319,6 +325,22 @@ def test_an_answer_is_looked_at_before_it_leaves():
     with pytest.raises(Forbidden, match=r"fewer than 10 different rows\. This answer describes 2"):
         Policy().refuse_answer("It", rare, (0, 1))
     Policy().refuse_answer("It", rare, (0, 2))
+    OPEN.refuse_answer("It", rare, ())
+
+
+def test_a_task_of_your_own_tells_of_no_rare_class(monkeypatch):
+    """What it says of classes that have rows enough leaves; with a rare one among them nothing does."""
+    def own(net, client):
+        kinds = client.y.unique()
+        return Reply({"basis": torch.zeros(len(kinds), 9), "basis_class": kinds, "size": client.size})
+
+    task = Plain("own", own, answers=lambda net: {"basis": Leaf((UpTo(3), 9)), "size": COUNT,
+                                                  "basis_class": Leaf((UpTo(3),), torch.int64)})
+    monkeypatch.setitem(TASKS, "own", task)
+    assert described(sites(Policy(), rare=0), task).answers["basis_class"].values.tolist() == [[0, 1]] * 4
+    assert len(described(sites(), task).ids) == 4
+    with pytest.raises(NobodyAnswered, match="This answer describes 2"):
+        described(sites(Policy()), task)
 
 
 def test_a_run_that_everybody_refuses_says_why():

@@ -112,6 +112,11 @@ class Auto(PartsSettings, Algorithm):
         last: Params = kept.get("last", sent)
         return last
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, by which it diagnoses."""
+        return alike.PARTS_TELL
+
     def init(self, fed: Federation, seed: int) -> State:
         """Ask in what clients differ; where they do, get ready for the trial."""
         state = one_cluster(fed, seed)
