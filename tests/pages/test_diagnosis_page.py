@@ -38,6 +38,14 @@ def test_it_loads_nothing_and_escapes_all_text(found):
     assert not re.search(r"https?://|src=\"(?!data:)", html)
 
 
+def test_report_writes_it(found, tmp_path, monkeypatch):
+    """To a file, into a folder, or here."""
+    monkeypatch.chdir(tmp_path)
+    assert umbel.report(found).name == "diagnosis.html"
+    assert umbel.report(found, tmp_path) == tmp_path / "diagnosis.html"
+    assert umbel.report(found, "new/d.html").read_text().count("<h1>") == 1
+
+
 def test_bars_stand_on_one_scale():
     """The line is at no gain; a plan's bar reaches from its low to its high end."""
     plans = [{"plan": "a", "groups": "one", "tuned": False, "score": 0.5, "low": 0.0, "high": 0.0, "worst": 0.1,

@@ -13,7 +13,6 @@ from umbel.cli.sessions import typed_options, typed_settings
 from umbel.diagnosis import screen
 from umbel.diagnosis.diagnose import Diagnosis, diagnosed
 from umbel.errors import UmbelError
-from umbel.files import make_folder, write_atomically
 from umbel.runs.experiment import Experiment
 from umbel.runs.sealed import Sealed
 
@@ -59,16 +58,9 @@ def write(found: Diagnosis, out: Path) -> None:
     if out.suffix == ".json":
         found.save(out)
     else:
-        _page(found, out)
+        from umbel.pages.write import write_diagnosis  # brings what draws pages
 
-
-def _page(found: Diagnosis, out: Path) -> None:
-    """One HTML file."""
-    from umbel.pages import diagnosis  # Jinja is an extra
-
-    if not out.parent.is_dir():
-        make_folder(out.parent)
-    write_atomically(out, diagnosis.write(found).encode())
+        write_diagnosis(found, out)
 
 
 def writable(out: Path | None) -> None:

@@ -17,7 +17,7 @@ from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.ledger import Line
 from umbel.fields import bounded
-from umbel.files import write_atomically
+from umbel.files import make_folder, write_atomically
 from umbel.nets.objective import Metric
 from umbel.seeds import generator
 
@@ -50,7 +50,8 @@ class Diagnosis:
         return f"<Diagnosis of {self.info['data']}: {', '.join(self.differ) or 'nothing differs'}. {self.advice}>"
 
     def save(self, path: str | Path) -> Path:
-        """Write it as JSON."""
+        """Write it as JSON; `umbel.report` makes a page of it."""
+        make_folder(Path(path).parent)
         write_atomically(Path(path), (json.dumps(self.info, indent=2) + "\n").encode())
         return Path(path)
 
@@ -146,6 +147,8 @@ def _who(out: list[str], clients: int, most: int = 4) -> str:
         return ""
     if len(out) == clients:
         return "; all clients stand out"
+    if 2 * len(out) > clients:
+        return f"; {len(out)} of {clients} clients stand out"
     named = ", ".join(out[:most]) + (f" and {len(out) - most} more" if len(out) > most else "")
     return f"; {named} stand{'s' if len(out) == 1 else ''} out most"
 
