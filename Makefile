@@ -7,7 +7,7 @@ help:
 	@echo "make demo    a federation on real digits: one model for all, FLAG's clusters, the truth; a minute"
 	@echo "make test    the tests, without the slow ones"
 	@echo "make slow    the slow tests"
-	@echo "make faults  kills, disk errors, damaged and forged folders, odd command lines: the long campaigns; hours"
+	@echo "make faults  kills, disk errors, damaged and forged folders, mutated answers, odd command lines: the long campaigns; hours"
 	@echo "make mutants planted bugs, each of which a test must catch; minutes"
 	@echo "make check   lint, types, order of imports"
 	@echo "make bench   speed of the engines and of the server's side, as ratios; memory; a table, JSON, plots; minutes"
@@ -46,6 +46,7 @@ faults: $(READY)
 	$(BIN)/python tests/faults/command_lines.py --count 500
 	$(BIN)/python tests/faults/mutated_data.py --count 372
 	$(BIN)/python tests/faults/links.py
+	$(BIN)/python tests/faults/answers.py --count 10000
 	$(BIN)/python tests/faults/forged.py --count 300
 	$(BIN)/python tests/faults/folders.py --count 2000
 	$(BIN)/python tests/faults/disk.py --every

@@ -9,6 +9,7 @@ reported on seeds from 100. The method `core` is the test on parts of clients' r
 distances.
 """
 
+import gc
 import json
 import pickle
 import time
@@ -32,7 +33,9 @@ from sklearn.metrics import adjusted_rand_score
 
 import umbel
 from umbel.algorithms.alike import cut_by_tests, described
-from umbel.clustering import tested
+from umbel.clustering.branches import by_distance
+from umbel.clustering.energy import energy
+from umbel.clustering.exchangeable import LEVEL, TESTS
 from umbel.clustering.parts import read
 from umbel.data import shift
 from umbel.federation.phases import ADMIT
@@ -214,7 +217,7 @@ def core(fed: umbel.Federation) -> tuple[Ints, dict[str, Any]]:
     """The test on parts alone, along the tree of their own distances; the root is the same for every method."""
     _, answers, _ = described(fed, torch.arange(len(fed.names)), LOCAL, fed.net.init(fed.seed))
     parts = read(answers)
-    cut = cut_by_tests(parts, tested.by_distance(tested.energy(parts)), fed.seed)
+    cut = cut_by_tests(parts, by_distance(energy(parts)), fed.seed)
     said = {"looks": cut.root.looks, "absent": cut.root.absent, "shares": cut.root.shares, "enough": cut.root.enough}
     return cut.labels, said | {"differ": cut.root.differ, "by_shares": cut.by_shares}
 
@@ -385,7 +388,7 @@ CELLS = {"power": _power, "newcomers": _joined}  # a column for each method
 
 
 def _below(test: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda line: line.get(test, 1) <= tested.LEVEL / tested.TESTS
+    return lambda line: line.get(test, 1) <= LEVEL / TESTS
 
 
 SPLITS: dict[str, Callable[[dict[str, Any]], bool]] = {
@@ -436,6 +439,7 @@ def tried(suite: str, case: Case, seed: int, methods: list[str], path: Path) -> 
     torch.set_num_threads(1)
     with path.open("a") as file:
         file.write("".join(f"{json.dumps(line)}\n" for line in trials(suite, case, seed, methods)))
+    gc.collect()  # a federation that remembers its answers is a circle, and each is hundreds of megabytes
 
 
 def lines_of(path: Path) -> dict[tuple[str, int, str], dict[str, Any]]:

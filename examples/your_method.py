@@ -1,8 +1,9 @@
 """A clustered method of your own: group clients once, by the mix of classes that they hold.
 
-`OneShot` has what such methods share: it asks everybody, cuts the dendrogram, trains inside the clusters, and describes
-newcomers as it did the first clients. A method says what a client tells of itself (`describe`) and how far two answers
-are apart (`apart`). Repeat a field of `OneShot` (cut, clusters, linkage ...) to make it an option or to change it.
+`OneShot` has what such methods share: it asks everybody, cuts the dendrogram where tests of clients' rows tell clients
+apart, says why, trains inside the clusters, and places newcomers. A method says what a client tells of itself
+(`describe`) and how far two answers are apart (`apart`). Repeat a field of `OneShot` (cut, clusters, linkage ...) to
+make it an option or to change it.
 
 Here the client's task, `class_counts`, is umbel's. One of your own is a function of one client, under a name:
 
@@ -28,10 +29,10 @@ import umbel
 
 @dataclass(frozen=True)
 class ByClasses(umbel.OneShot):
-    """Total variation between class histograms, cut at the largest gap.
+    """Total variation between class histograms, cut by tests.
 
-    It costs 8 bytes a class, tells the server who holds what, and is blind to how images look. Where members of a group
-    hold their classes in very different amounts (alpha=1 below) no gap is clear, and the answer is one cluster.
+    It costs 8 bytes a class, and parts of rows for the tests; it tells the server who holds what, and is blind to how
+    images look. The tests are not: with a field `cut: str = "gap"` it would go by these distances alone.
     """
 
     local: umbel.Local = umbel.training()

@@ -44,7 +44,7 @@ from umbel.nets.model import Model
 from umbel.nets.wrap import wrap
 from umbel.runs.checkpoint import RunFolder, Saved
 from umbel.runs.run import rounds
-from umbel.tree import Params
+from umbel.tree import Params, Tree
 
 CLASSES, SHAPE, SEED = 3, (1, 3, 3), 5
 SIZES = (13, 20, 7, 20, 16, 9)
@@ -269,6 +269,23 @@ def silence(fed: Federation, *names: str) -> Federation:
             kept = ~torch.tensor(gone)
             if kept.any():
                 yield Answered(chunk.positions[kept], tree.take(chunk.send, kept))
+
+    fed.perform = perform  # type: ignore[method-assign]
+    return fed
+
+
+def tampered(fed: Federation, change: Callable[[Call, Tree], Tree], *names: str) -> Federation:
+    """Let some clients, or all, send what `change` makes of each of their answers, stacked."""
+    inner = fed.perform
+
+    def perform(call: Call) -> Iterator[Answered | Silent]:
+        for chunk in inner(call):
+            for p in range(len(chunk.positions) if isinstance(chunk, Answered) else 0):
+                own = Answered(chunk.positions[p : p + 1], tree.take(chunk.send, slice(p, p + 1)))
+                theirs = fed.names[int(call.cohort.ids[own.positions[0]])] in (names or fed.names)
+                yield own._replace(send=change(call, own.send)) if theirs else own
+            if isinstance(chunk, Silent):
+                yield chunk
 
     fed.perform = perform  # type: ignore[method-assign]
     return fed

@@ -26,8 +26,12 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
 
 
 def start(*words: str, cwd: Path, first: str = "") -> "subprocess.Popen[str]":
-    """The command in its own process, which hears Ctrl-C even where the shell had it ignored; `first` is code."""
-    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import umbel.cli as c;" \
+    """The command in its own process; `first` is code.
+
+    It hears Ctrl-C and the end of its terminal, even where the shell, or nohup, had the tests ignore them.
+    """
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);" \
+              " signal.signal(signal.SIGHUP, signal.SIG_DFL); import umbel.cli as c;" \
               f" {first or 'pass'}; c.main()"
     return subprocess.Popen([sys.executable, "-c", program, *words], cwd=cwd, text=True, env=environment(),
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -59,6 +59,28 @@ def test_your_data_shows_what_groups_are_for():
     assert groups > one + 0.2
 
 
+def test_own_table_shows_what_scaling_by_site_is_for(capsys, monkeypatch):
+    """A hospital that counts in other units: scaled by its own numbers it is like the others."""
+    pytest.importorskip("pandas")
+    monkeypatch.setattr("sys.argv", ["own_table.py"])
+    runpy.run_path(str(EXAMPLES / "own_table.py"), run_name="__main__")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    scores = {(line[0], line[1]): float(line[3]) for line in lines}
+    assert [*scores] == [(scaling, method) for scaling in ("federated", "site") for method in ("FedAvg", "Solo")]
+    assert scores["site", "FedAvg"] > scores["federated", "FedAvg"] + 5
+
+
+def test_own_text_shows_what_groups_are_for(capsys, monkeypatch, tmp_path):
+    """One model for each of two languages foretells more than one for both; texts are read from a folder as well."""
+    monkeypatch.setattr("sys.argv", ["own_text.py"])
+    example = runpy.run_path(str(EXAMPLES / "own_text.py"), run_name="__main__")
+    one, groups = (float(line.split()[3]) for line in capsys.readouterr().out.splitlines())
+    assert groups > one + 2
+    for name, text in example["texts"]().items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    assert example["read"](tmp_path) == example["texts"]()
+
+
 def test_your_method_finds_the_groups(capsys):
     """Thirty lines are a method: the true groups, a better model for each, and newcomers of old and new groups."""
     example = load("your_method")

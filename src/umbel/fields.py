@@ -5,6 +5,7 @@
 
 import math
 import operator
+import re
 from collections.abc import Iterable
 from dataclasses import field, fields
 from functools import cache
@@ -17,6 +18,8 @@ _SIGNS = {"ge": ("at least", operator.ge), "gt": ("greater than", operator.gt),
           "le": ("at most", operator.le), "lt": ("less than", operator.lt)}
 LIMITS = {int: 2**31 - 1, float: 1e30}  # of a number whose field says nothing else: above is a slip, and would overflow
 LONGEST = 200  # bits of a whole number that a sentence shows
+NAME_LETTERS = 1000  # of a name of a person's own: of a client, a column, a class
+UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what moves a terminal, or is no letter
 SEEDS = 1000  # that are compared at once, at most
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
@@ -121,6 +124,14 @@ def _check_rule(owner: str, name: str, value: Any, rule: dict[str, Any]) -> None
     if any(not _SIGNS[sign][1](value, limit) for sign, limit in limits.items()):
         words = " and ".join(f"{_SIGNS[sign][0]} {limit}" for sign, limit in limits.items())
         raise UmbelError(f"The '{name}' of {owner} must be {words}. Got {shown(value)} instead.")
+
+
+def refuse_names(names: Iterable[str], what: str) -> None:
+    """Raise where a name of a person's own could stand in no file and on no screen; `what` the names are, in plural."""
+    for name in map(str, names):
+        if len(name) > NAME_LETTERS or UNFIT.search(name):
+            raise UmbelError(f"{what} must be texts of at most {NAME_LETTERS:,} letters, without control characters."
+                             f" Got {shown(UNFIT.sub('?', name))}.")
 
 
 def shown(value: Any) -> str:

@@ -103,12 +103,12 @@ def write_atomically(path: Path, content: Bytes | Iterable[Bytes], durable: bool
     return digest.hexdigest()
 
 
-def append(path: Path, content: Bytes) -> None:
-    """Add to the end of a file, durably; where it is not there it begins."""
+def append(path: Path, content: Bytes, private: bool = False) -> None:
+    """Add to the end of a file, durably; where it is not there it begins, for its owner alone if it is `private`."""
     with _saying(path, "written"):
         refuse_irregular(path)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        handle = os.open(path, flags, PUBLIC)
+        handle = os.open(path, flags, PRIVATE if private else PUBLIC)
         with os.fdopen(handle, "wb", buffering=0) as file:
             _regular(path, os.fstat(handle))
             _write(file, content)

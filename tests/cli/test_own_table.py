@@ -1,7 +1,9 @@
 """A table of one's own from the command line: the page's three commands, stops, newcomers, sites."""
 
 import json
+import re
 import shlex
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +59,9 @@ def test_the_page_is_followed_word_by_word(say: Say, tmp_path: Path) -> None:
     block = next(text for text in PAGE.read_text().split("```") if "umbel run" in text and "--client-column" in text)
     install, run, report = block.strip().splitlines()
     assert install == "pip install 'umbel[tables,report]'"
+    extras = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"pandas", "pyarrow", "jinja2", "plotly"} <= {re.split("[<>=]", each)[0]
+                                                         for extra in ("tables", "report") for each in extras[extra]}
     code, out, _ = say(run)
     assert code == 0
     before = out[: out.index("round 1/5")]
@@ -69,7 +74,11 @@ def test_the_page_is_followed_word_by_word(say: Say, tmp_path: Path) -> None:
     assert list(info["clusters"]["labels"]) == ["east", "north", "south"]
     assert info["scenario_facts"]["understood"]["target"] == {"name": "death", "classes": ["0", "1"]}
     assert info["bytes"]["by_kind"]["column_sums"] == 3 * 3 * 8
-    assert say(report)[0] == 0
+    code, out, _ = say(report)
+    page = tmp_path / "runs/patients/report.html"
+    assert code == 0
+    assert page.name in out
+    assert all(word in page.read_text() for word in ("fedavg on patients.csv", "east", "north", "south"))
 
 
 def test_a_file_that_changes_between_stop_and_resume_is_refused(say: Say, tmp_path: Path) -> None:
@@ -80,8 +89,13 @@ def test_a_file_that_changes_between_stop_and_resume_is_refused(say: Say, tmp_pa
     next(session.rounds())
     session.close()
     patients(seed=1).to_csv("patients.csv", index=False)
+    before = {path.name: path.read_bytes() for path in Path("runs/a").iterdir()}
     with pytest.raises(UmbelError, match=r"The rows of patients\.csv were changed since this partition was drawn"):
         Session.resume(Path("runs/a"))
+    code, _, err = say("umbel run --resume --out runs/a")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "The rows of patients.csv were changed" in err
+    assert {path.name: path.read_bytes() for path in Path("runs/a").iterdir()} == before
     patients().to_csv("patients.csv", index=False)
     assert umbel.resume("runs/a").info["rounds"]["after"] == 2
 
@@ -122,6 +136,64 @@ def test_wrong_words_change_nothing(more: str, sentence: str, say: Say, tmp_path
     assert (code, err.count("\n")) == (2, 1)
     assert sentence in err
     assert not (tmp_path / "runs").exists()
+
+
+TEXTS = "must be texts of at most 1,000 letters, without control characters. Got"
+
+
+@pytest.mark.parametrize(("spoil", "more", "sentence"), [
+    (lambda frame: frame.drop(columns="death"), "", "There is no column in patients.csv named 'death'"),
+    (lambda frame: frame.assign(hospital=["west", *frame["hospital"][1:]]), "",
+     "Every client needs a row to be tested on, and 'west' has none, of 1 in all: add rows"),
+    (lambda frame: frame.assign(radius=[*frame["radius"][:-1], "wide"]), "",
+     "The column 'radius' of patients.csv must hold numbers or texts, not both. It has numbers, and 'wide'"
+     " in row 1200: correct that"),
+    (lambda frame: frame.assign(born="1950-03-07"), "", "The column 'born' of patients.csv holds dates"),
+    (lambda frame: frame.assign(note=[f"text {k}" for k in range(1200)]), "", "more than 1,000 different texts"),
+    (lambda frame: frame.rename(columns={"sex": "\x1b[2J"}), "", f'The columns of patients.csv {TEXTS} "?[2J"'),
+    (lambda frame: frame.replace({"hospital": {"east": "\x9b2J"}}), "", f"The clients in the column 'hospital' of"
+     f' patients.csv {TEXTS} "?2J"'),
+    (lambda frame: frame.replace({"sex": {"m": "m\x07"}}), "", f"column 'sex' of patients.csv {TEXTS} \"m?\""),
+    (lambda frame: frame.assign(death=["n\x07", "y"] * 600), "", f"column 'death' of patients.csv {TEXTS} \"n?\""),
+    (lambda frame: frame.assign(death=["no", "yes"] * 600), "--objective regress",
+     "The target 'death' of patients.csv must hold numbers for a regression. Got 'no' in row 1."),
+    (lambda frame: frame[:0], "", "A table needs rows, and patients.csv has none"),
+    (lambda frame: frame[["hospital", "death"]], "", "A table needs a column to learn from, with more than one value"),
+])
+def test_a_bad_table_is_one_sentence_and_leaves_nothing(
+        spoil: Callable[["pandas.DataFrame"], "pandas.DataFrame"], more: str, sentence: str, say: Say, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the column and the row, counted through a file that is read in parts."""
+    monkeypatch.setattr("umbel.data.tables.AT_ONCE", 500)
+    spoil(pandas.concat([patients()] * 10, ignore_index=True)).to_csv("patients.csv", index=False)
+    code, _, err = say(f"{RUN} {more}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert sentence in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_constant_is_kept_out_and_said(say: Say, tmp_path: Path) -> None:
+    """On the screen, and in the result."""
+    patients().assign(year=2020).to_csv("patients.csv", index=False)
+    code, out, _ = say(RUN)
+    assert code == 0
+    assert "1 kept out: year (one value)" in out
+    info = json.loads((tmp_path / "runs/patients/result.json").read_text())
+    assert info["scenario_facts"]["understood"]["kept_out"] == {"year": "one value"}
+
+
+def test_a_category_unseen_in_training_is_one_level_for_all_such(say: Say) -> None:
+    """A newcomer whose patients are of a third kind, as one whose kind is missing: both are placed, and alike."""
+    assert say(RUN)[0] == 0
+    rows = patients(seed=2, rows=20).drop(columns="hospital")
+    xs = []
+    for name, sex in (("other", "x"), ("gone", "")):
+        rows.assign(sex=sex).to_csv(f"{name}.csv", index=False)
+        code, _, err = say(f"umbel admit runs/patients {name}.csv")
+        assert (code, err) == (0, "")
+        xs.append(umbel.read_site(f"{name}.csv", "runs/patients/preparation.json")[0][0])
+    assert np.array_equal(*xs)
+    assert set(xs[0][:, 3].tolist()) == {2}  # behind f and m
 
 
 def test_options_of_tables_are_for_tables() -> None:

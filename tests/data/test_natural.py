@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from real_data import REAL, needs_data
 
 import umbel
@@ -13,8 +14,11 @@ from umbel.data.natural import ACTIVITIES, HEART, HOSPITALS, MEASURES, NATURAL, 
 from umbel.data.plans import load_plan, realise, save_plan
 from umbel.data.scenarios import draw
 from umbel.data.sources import DATASETS, Dataset, open_dataset
+from umbel.engines.local import LocalClients
+from umbel.engines.on_disk import clients_from, write_clients
 from umbel.errors import UmbelError
 
+CPU = torch.device("cpu")
 HEADER = "No,year,month,day,hour,PM2.5,PM10,SO2,NO2,CO,O3,TEMP,PRES,DEWP,RAIN,wd,WSPM,station"
 
 
@@ -88,8 +92,11 @@ def test_a_hospital_that_is_not_there_and_a_column_too_few_are_named(tmp_path: P
 def walks(folder: Path, people: tuple[int, ...] = (33, 7), each: int = 8) -> None:
     """Every person walks and sits; a peak of the first row was not found."""
     heads = ["UNIQUE_ID", "user", *WISDM, "class"]
-    kinds = dict.fromkeys(heads, "numeric") | {"class": "{ " + " , ".join(f'"{name}"' for name in ACTIVITIES) + " }"}
-    lines = ["@relation activities", *(f'@attribute "{name}" {kind}' for name, kind in kinds.items()), "@data"]
+    numeric = [f'@attribute "{name}" numeric' for name in WISDM]
+    users = " , ".join(f'"{person}"' for person in people)
+    classes = " , ".join(f'"{name}"' for name in ACTIVITIES)
+    lines = ["@relation activities", "", '@attribute "UNIQUE_ID" numeric', f'@attribute "user" {{{users}}} ', *numeric,
+             f"@attribute class{{ {classes} }}", "", "@data"]
     for k in range(each * len(people)):
         row = [str(k), str(people[k % len(people)]), *["0.5"] * len(WISDM), ("Walking", "Sitting")[k // 2 % 2]]
         row[heads.index("XPEAK")] = "?" if k == 0 else "100"
@@ -98,7 +105,9 @@ def walks(folder: Path, people: tuple[int, ...] = (33, 7), each: int = 8) -> Non
 
 
 def test_wisdm_is_read_as_it_is_published(tmp_path: Path) -> None:
-    """Attributes by name; people in the order of their numbers; a peak that was not found is the mean of all."""
+    """Attributes by name, the last one without a space behind it; people in the order of their numbers; a peak that was
+    not found is the mean of all.
+    """
     walks(tmp_path)
     found = open_dataset("wisdm", tmp_path)
     assert found.clients == ("person 07", "person 33")
@@ -144,6 +153,30 @@ def test_beijing_is_read_as_it_is_published(tmp_path: Path) -> None:
     assert found.y_test[:, 0].tolist() == 2 * [end + 1 for end in ends if end >= 24 * 7]
     pm = found.x_train[0, :, 0] * natural.BEIJING_STD[0] + natural.BEIJING_MEAN[0]
     assert pm == pytest.approx(range(24), abs=1e-3)
+
+
+def test_the_last_quarter_of_2015_chooses(tmp_path: Path) -> None:
+    """Rows with a target in it are for validation, rows before for the fit, and both for training; the plan, a worker,
+    a site of Flower and clients in another order keep that. Where rows are dealt anew, a tenth is drawn.
+    """
+    one = pytest.importorskip("umbel.flower.inprocess").one
+    for name, start in (("Wanliu", "2015-09-20T00"), ("Dongsi", "2015-09-27T00")):
+        station(tmp_path, name, start, 24 * 110)
+    data = open_dataset("beijing-air", tmp_path)
+    save_plan(tmp_path / "plan.npz", draw("natural", data))
+    people = realise(load_plan(tmp_path / "plan.npz"), data)
+    turn = {"Dongsi": 24 * 4, "Wanliu": 24 * 11}  # hours until October; PM2.5 counts the hours, so targets say when
+    fed = umbel.simulate(people, model="linear", device="cpu")
+    write_clients(tmp_path, people, fed.net, 0)
+    for clients in (fed.clients, clients_from(tmp_path)[0], LocalClients(people.in_order(np.array([1, 0])), 0, CPU),
+                    LocalClients(one(people, 1), 0, CPU)):
+        for i, name in enumerate(clients.population.names):
+            fit, validation, train = (clients.population.pool.y[np.sort(clients.rows(i, which))][:, 2]
+                                      for which in ("fit", "validation", "train"))
+            assert fit.max() < turn[name] <= validation.min()
+            assert sorted([*fit, *validation]) == sorted(train)
+    dealt = umbel.simulate(data, scenario="iid", clients=2, device="cpu").clients
+    assert len(dealt.rows(0, "validation")) == round(len(dealt.rows(0, "train")) / 10)
 
 
 def test_a_missing_measure_is_the_last_one_and_says_so() -> None:
@@ -194,16 +227,24 @@ def test_shakespeare_is_read_as_leaf_writes_it(tmp_path: Path) -> None:
     folder.mkdir()
     text = "".join(chr(ord(" ") + k % 95) for k in range(80 * 10 + 1))
     rows = range(len(text) - 80)
-    data = {"ROMEO": {"x": [text[k : k + 80] for k in rows], "y": [text[k + 80] for k in rows]}}
-    (folder / "all_data.json").write_text(json.dumps({"users": ["ROMEO"], "user_data": data}))
+    x, y = [text[k : k + 80] for k in rows], [text[k + 80] for k in rows]
+    about = {"users": ["ROMEO", "PAGE"], "hierarchies": ["ROMEO AND JULIET"] * 2, "num_samples": [len(y), 0]}
+    data = {"ROMEO": {"raw": text, "x": x, "y": y}, "PAGE": {"x": [], "y": []}}
+    (folder / "all_data.json").write_text(json.dumps({**about, "user_data": data}))
     found = open_dataset("shakespeare", tmp_path)
     assert found.clients == ("ROMEO",)
     assert (found.x_train.shape, found.x_test.shape) == ((8, 80), (2, 80))
     whole = natural.in_lines(text)
     assert np.array_equal(np.concatenate([found.x_train, found.x_test]), whole[:, :-1])
     assert np.array_equal(np.concatenate([found.y_train, found.y_test]), whole[:, 1:])
-    (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": {"x": ["short"]}}}))
-    assert "must be LEAF's: user_data, with x of 80 characters" in refusal("shakespeare", tmp_path)
+    (folder / "all_data_niid_0_keep_0_test_9.json").write_text(json.dumps({"user_data": data}))
+    assert "'ROMEO' stands in 'all_data_niid_0_keep_0_test_9.json' and in one" in refusal("shakespeare", tmp_path)
+    (folder / "all_data_niid_0_keep_0_test_9.json").unlink()
+    for wrong in ({"x": ["short"]}, {"x": ["short"], "y": ["s"]}):
+        (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": wrong}}))
+        assert "must be LEAF's: user_data, with x of 80 characters" in refusal("shakespeare", tmp_path)
+    (folder / "all_data.json").write_text(json.dumps({"user_data": {"ROMEO": {"x": x[::3], "y": y[::3]}}}))
+    assert "Those of 'ROMEO' do not: they are a sample." in refusal("shakespeare", tmp_path)
 
 
 # Clients of one's own

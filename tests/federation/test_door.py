@@ -246,3 +246,11 @@ def test_memory_is_read_from_before_the_round():
     diary.write("a", 1, {"n": torch.tensor(3)})
     assert (diary.read("a", 1)["n"], diary.read("a", 2)["n"]) == (1, 3)
     assert diary.read("a", 0) == {}
+
+
+def test_every_lost_answer_of_a_round_is_noted():
+    """Of two calls both: what is counted is what was logged."""
+    fed = fed_of("loop")
+    for task in (far_apart, half_finite):
+        fed.map(task, Cohort(torch.tensor([0, 5, 3]), 0))
+    assert fed.lost == {"c005": ["not finite", "not finite"]}

@@ -18,6 +18,7 @@ from terminal import SMALL, Umbel, snapshot
 from umbel.errors import UmbelError
 from umbel.pages import figures, page, plots, views
 from umbel.pages.load import expand, load
+from umbel.runs.reasons import reason, steadiness_said
 
 
 def sections(text: str) -> list[str]:
@@ -48,6 +49,10 @@ def test_a_comparison_becomes_one_page(umbel: Umbel, tmp_path: Path) -> None:
     labels, ari = views.cut_at(tree, run, tree.start)  # where the page's cut stands at first
     assert len(set(zip(labels.tolist(), run.labels, strict=True))) == len(set(run.labels)) == labels.max() + 1
     assert ari == run.info["clusters"]["ari"]
+    clusters = run.info["clusters"]
+    assert f'<p class="lead">{reason(clusters)} {steadiness_said(clusters)}</p>' in unescape(text)
+    assert "Tests said where this tree is split" in text
+    assert "At first the line is where the method cut" not in text
     rows = [sum((client.holds or {}).values()) for client in run.clients]
     with np.load(tmp_path / "c" / "pacfl-s0" / "partition.npz") as plan:
         assert np.cumsum(rows).tolist() == plan["train_ends"].tolist()

@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from terminal import Umbel
 
 import umbel as u
+from umbel.data.prepare import Column, Preparation
 from umbel.errors import UmbelError
 from umbel.pages import page, views
 from umbel.pages.load import load
@@ -54,6 +56,8 @@ def inner(kind: Kind) -> set[str]:
 
 @pytest.mark.parametrize(("section", "kind"), [
     ("result.json", schema.RESULT), ("rounds.jsonl", schema.RECORD), ("clusters.json", schema.CLUSTERS),
+    ("What was understood", schema.UNDERSTOOD), ("preparation.json", schema.PREPARATION),
+    ("forecasts.json", schema.FORECASTS),
 ])
 def test_the_documents_name_exactly_what_is_described(section: str, kind: Table) -> None:
     """Each key has a row, and the row names each key within it; `score` refers to a table of its own."""
@@ -153,6 +157,21 @@ def test_a_writer_holds_its_lines_against_the_description() -> None:
     assert json.loads(line_of(a_line(3)))["round"] == 3
     with pytest.raises(UmbelError, match=r"The 'seconds.wall' in a new line of rounds.jsonl must be"):
         line_of({**a_line(3), "seconds": {"wall": "long"}})
+
+
+def test_a_preparation_is_held_against_its_description(tmp_path: Path) -> None:
+    """Where it is written and where it is read: a deviation of nothing, a scaling that is none."""
+    how = Preparation((Column("age", 60.0, 9.0, missing=True), Column("ward", levels=(5, 9))), objective=u.Classify(2))
+    about = json.loads(how.json())
+    assert schema.preparation_of(about, "it") == how
+    for change, sentence in (({"scaling": "loud"}, "The 'scaling' in it must be"), ({"columns": []}, "a list of at"),
+                             ({"columns": [{"name": "age"}]}, r"The 'columns\[0\].mean' in it must be a number")):
+        with pytest.raises(UmbelError, match=sentence):
+            schema.preparation_of({**about, **change}, "it")
+    fed = u.simulate(u.Population.of_sites({"a": (np.eye(2, dtype=np.float32), [0, 1])}))
+    fed.provenance = replace(fed.provenance, preparation=replace(how, columns=(Column("\x1b[2J"),)))
+    with pytest.raises(UmbelError, match=r"The 'columns\[0\].name' in the new preparation.json must be a text"):
+        u.run("fedavg", fed, rounds=1, out=tmp_path / "run")
 
 
 CONTRADICTIONS: dict[str, tuple[str, Callable[[Any], object], str]] = {

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import LOCAL, SEED, silence, tiny_model, tiny_population
+from helpers import LOCAL, SEED, TRUTH, silence, tampered, tiny_model, tiny_population
 
 import umbel as u
 from umbel import tree
-from umbel.algorithms import PACFL, FedAvg
+from umbel.algorithms import PACFL, FedAvg, Oracle
 from umbel.engines import LoopEngine
 from umbel.federation.door import Silent
 from umbel.nets.objective import Metric
@@ -20,13 +20,14 @@ def tiny():
     return LoopEngine(tiny_model(), tiny_population(), SEED)
 
 
-def lose_training(fed, *lost):
-    """Nobody's training is heard in these rounds."""
+def lose_training(fed, *lost, names=()):
+    """Nobody's training, or that of those named, is heard in these rounds."""
     inner = fed.perform
 
     def perform(call):
         for chunk in inner(call):
-            gone = call.cohort.phase == "train" and call.cohort.round in lost
+            who = fed.names[int(call.cohort.ids[chunk.positions[0]])]
+            gone = call.cohort.phase == "train" and call.cohort.round in lost and who in (names or fed.names)
             yield Silent(int(chunk.positions[0]), "late") if gone else chunk
 
     fed.perform = perform
@@ -95,40 +96,58 @@ def test_a_resumed_run_counts_the_rounds_that_were_lost_before(tmp_path):
     assert [each["lost_in_a_row"] for each in longer.records[1:]] == [1, 2, 0]
 
 
-def overflowing(fed, *rounds):
-    """Every answer of these rounds is as large as a number can be, which a mean alone can bear."""
-    inner = fed.perform
+def large(fed, *rounds, number=3.4e38, names=()):
+    """In these rounds the numbers that all clients send after training, or some, are as large as this."""
+    def change(call, send):
+        return send if call.cohort.phase != "train" or call.cohort.round not in rounds else tree.each(
+            lambda leaf: torch.full_like(leaf, number) if leaf.is_floating_point() else leaf, send)
 
-    def perform(call):
-        for chunk in inner(call):
-            if call.cohort.phase == "train" and call.cohort.round in rounds:
-                chunk = chunk._replace(send=tree.each(
-                    lambda leaf: torch.full_like(leaf, 3.4e38) if leaf.is_floating_point() else leaf, chunk.send))
-            yield chunk
-
-    fed.perform = perform
-    return fed
+    return tampered(fed, change, *names)
 
 
 def test_what_the_server_makes_of_answers_must_be_finite():
     """Answers of 3.4e38 are numbers, twice that is none: the round is lost, with a reason, and the state stays."""
     method = FedAvg(local=LOCAL, server="fedavgm", server_lr=2.0)
-    start, first, lost, last = rounds(method, overflowing(tiny(), 1), rounds=3, fine_tune=0)
+    start, first, lost, last = rounds(method, large(tiny(), 1), rounds=3, fine_tune=0, bound=0)
     assert [each.record["lost_in_a_row"] for each in (first, lost, last)] == [0, 1, 0]
     assert set(lost.record["lost"]) == {f"c{i:03d}" for i in range(6)}
-    assert set(lost.record["lost"].values()) == {"finite, but not what they make together"}
+    assert list(lost.record["lost"].values()) == [["finite, but not what they make together"]] * 6
     assert all(torch.equal(first.state.models[name], leaf) for name, leaf in lost.state.models.items())
     assert all(bool(leaf.isfinite().all()) for each in (start, last) for leaf in each.state.models.values())
     with pytest.raises(u.UmbelError, match=r"The only round was lost, because none of 6 clients gave a usable answer"
                                            r" \(finite, but not what they make together\)"):
-        list(rounds(method, overflowing(tiny(), 0), rounds=1))
+        list(rounds(method, large(tiny(), 0), rounds=1, bound=0))
 
 
-def test_a_large_state_is_no_lost_round():
-    """Numbers whose sum alone is infinite are numbers."""
-    done = list(rounds(FedAvg(local=LOCAL), overflowing(tiny(), 1), rounds=2, fine_tune=0))
-    assert done[-1].record["lost_in_a_row"] == 0
-    assert float(done[-1].state.models["1.weight"].max()) == pytest.approx(3.4e38)
+def test_a_model_that_has_no_length_is_not_kept():
+    """Numbers of 3.4e38 are finite, and nobody can train from them: the old model stays, and the run goes on."""
+    first, lost, last = list(rounds(FedAvg(local=LOCAL), large(tiny(), 1), rounds=3, fine_tune=0, bound=0))[1:]
+    assert [each.record["lost_in_a_row"] for each in (first, lost, last)] == [0, 1, 0]
+    assert all(torch.equal(first.state.models[name], leaf) for name, leaf in lost.state.models.items())
+    assert 0 < float(tree.flat(last.state.models).norm()) < 100
+
+
+def test_a_cluster_keeps_its_model_where_the_new_one_is_unusable():
+    """Once 1e30 without a bound: its own cluster stays as it was, the other goes on, its three members are named."""
+    method = Oracle(TRUTH, local=LOCAL, server="fedavgm")
+    fed = large(tiny(), 1, number=1e30, names=("c002",))
+    first, spoilt, last = list(rounds(method, fed, rounds=3, fine_tune=0, bound=0))[1:]
+    why = ["finite, but not what they make together"]
+    assert spoilt.record["lost"] == {"c000": why, "c002": why, "c004": why}
+    for part in ("models", "slots"):
+        was, now = (tree.named(getattr(each.state, part)) for each in (first, spoilt))
+        assert all(torch.equal(was[name][0], leaf[0]) and not torch.equal(was[name][1], leaf[1])
+                   for name, leaf in now.items())
+    assert (last.record["lost"], last.record["lost_in_a_row"]) == ({}, 0)
+
+
+def test_one_large_number_is_left_out_and_its_sender_named():
+    """With the bound, 1e30 costs its sender the round and nobody else: as if it had been late."""
+    done = [list(rounds(FedAvg(local=LOCAL), fed, rounds=3, fine_tune=0))
+            for fed in (large(tiny(), 1, number=1e30, names=("c002",)), lose_training(tiny(), 1, names=("c002",)))]
+    assert done[0][2].record["lost"] == {"c002": ["update more than 10 times as long as usual"]}
+    assert all(torch.equal(leaf, done[1][-1].state.models[name])
+               for name, leaf in done[0][-1].state.models.items())
 
 
 def test_a_cohort_is_a_share_of_those_who_are_placed_and_there():

@@ -67,6 +67,12 @@ def test_an_old_record_in_todays_words() -> None:
     assert schema.record_of({**OLD_RECORD, "accuracy": {}}, "line 3")["score"] == {}
 
 
+def test_a_record_of_one_reason_a_client() -> None:
+    """Once a line held the last reason alone: now a list of one."""
+    now = schema.record_of({**OLD_RECORD, "lost": {"c001": "late", "c000": ["late", "away"]}}, "line 3")
+    assert now["lost"] == {"c001": ["late"], "c000": ["late", "away"]}
+
+
 def test_an_old_result_in_todays_words() -> None:
     """The same of result.json and clusters.json; what is new already stays as it is."""
     now = schema.result_of(OLD_RESULT, "result.json")

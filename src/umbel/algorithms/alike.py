@@ -14,31 +14,16 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms.base import Local, State, keeps_norms, travelling
+from umbel.clustering.bootstraps import STEADY, together
+from umbel.clustering.branches import Branch
+from umbel.clustering.energy import energy, mixtures
+from umbel.clustering.exchangeable import LEVEL, TESTS, Test, absent, looks, shares
 from umbel.clustering.grouping import joined
+from umbel.clustering.newcomers import settle, told
 from umbel.clustering.parts import Parts, distinct_counts, embedded_parts, raw_parts, read, sizes
+from umbel.clustering.said import contrast, p_said, words
 from umbel.clustering.signatures import SIGNATURES, signature_for
-from umbel.clustering.tested import (
-    LEVEL,
-    STEADY,
-    TESTS,
-    Branch,
-    Cut,
-    Test,
-    absent,
-    contrast,
-    energy,
-    looks,
-    mixtures,
-    nearest,
-    p_said,
-    settle,
-    shares,
-    tested,
-    together,
-    told,
-    verdict,
-    words,
-)
+from umbel.clustering.tested import Cut, nearest, tested, verdict
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import CLUSTERING, SIGNATURE
 from umbel.fields import choice
@@ -58,6 +43,9 @@ class PartsSettings:
     def __post_init__(self) -> None:
         """`Algorithm` checks."""
         super().__post_init__()  # type: ignore[misc]
+
+
+PARTS_TELL = ("signatures", "counts")  # see Algorithm.tells: parts of rows, and how many rows there are of each kind
 
 
 def deal_for(net: Model) -> str:

@@ -33,10 +33,11 @@ from umbel.algorithms.base import (
     one_cluster,
     training,
 )
+from umbel.clustering.branches import by_distance
 from umbel.clustering.differences import KINDS, differences
+from umbel.clustering.energy import energy
 from umbel.clustering.labels import canonical
 from umbel.clustering.parts import read
-from umbel.clustering.tested import by_distance, energy
 from umbel.clustering.worth import FEW_ROWS, ONE, PLANS, Worth, advice, worth
 from umbel.data.clients import Work
 from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
@@ -95,6 +96,7 @@ class Auto(PartsSettings, Algorithm):
     name: ClassVar[str] = "auto"
     own: ClassVar[tuple[str, ...]] = ("remembered",)  # of a plan without fine-tuning clients remember nothing
     headline: ClassVar[str] = "last_local"
+    meanings: ClassVar[str] = "by class"
     private_norms: ClassVar[bool] = False
 
     def for_run(self, total: int) -> Self:
@@ -109,6 +111,11 @@ class Auto(PartsSettings, Algorithm):
         """The model that the client has made its own, where the plan is that it does."""
         last: Params = kept.get("last", sent)
         return last
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, by which it diagnoses."""
+        return alike.PARTS_TELL
 
     def init(self, fed: Federation, seed: int) -> State:
         """Ask in what clients differ; where they do, get ready for the trial."""

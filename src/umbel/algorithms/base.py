@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.algorithms.server import AGGREGATES, Aggregate, Server, ServerSettings, grown
+from umbel.algorithms.server import Server, ServerSettings, grown
 from umbel.clustering.signatures import losses
 from umbel.data.clients import BATCH, EPOCHS, Work
 from umbel.errors import UmbelError
@@ -141,7 +141,9 @@ class Algorithm(ServerSettings, ABC):
     optimisers: ClassVar[tuple[str, ...]] = (*OPTIMISERS, "nesterov")  # what clients may train with
     optimisers_because: ClassVar[str] = ""  # why not with others
     servers: ClassVar[tuple[str, ...]] = ("none",)  # rules by which its models may follow means; SERVERS: all
+    aggregates: ClassVar[bool] = False  # whether answers may become one by any rule; where servers are admitted they do
     servers_because: ClassVar[str] = "it does not declare that its models follow means by a server's rule"
+    meanings: ClassVar[str] = ""  # by what it tells clients apart who give alike rows other labels; "": not
     private_norms: ClassVar[bool] = True  # whether BatchNorm layers may stay at the clients: it averages in clusters
 
     def __init_subclass__(cls) -> None:
@@ -170,6 +172,9 @@ class Algorithm(ServerSettings, ABC):
         if self.server not in self.servers:
             raise UmbelError(f"The 'server' of {self.name} must be {' or '.join(self.servers)}, since"
                              f" {self.servers_because}. Got {self.server} instead.")
+        if self.aggregate != "mean" and self.servers == ("none",) and not self.aggregates:
+            raise UmbelError(f"The 'aggregate' of {self.name} must be mean, since {self.servers_because}."
+                             f" Got {self.aggregate} instead.")
         if self.server == "none" and self.server_lr is not None:
             raise UmbelError(f"The 'server_lr' of {self.name} is the rate of a server's rule: set 'server' as well, or"
                              f" leave it out. Got server none and server_lr {self.server_lr:g}.")
@@ -187,6 +192,14 @@ class Algorithm(ServerSettings, ABC):
     def needs_truth(self) -> bool:
         """Whether the method, as set, must be told the true groups; then its field `truth` is filled in."""
         return False
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """What it must be told of clients beside models, in the words of a site's policy: signatures, counts, scores.
+
+        A site that lets them not leave is left out before the run begins; of more that a method asks, when it does.
+        """
+        return ()
 
     def why(self, state: State) -> str:
         """Why the clusters are what they are, in a sentence without its full stop; nothing where nobody chose."""
@@ -309,24 +322,16 @@ def clustered_round(fed: Federation, state: State, cohort: Cohort, local: Local,
 
 
 def averaged(fed: Federation, state: AnyState, heard: Heard, server: Server = AT_ONCE) -> AnyState:
-    """The same state with each cluster's model moved to the size-weighted mean of its members' answers.
+    """The same state with each cluster's model moved to what its members' answers are as one: by default their mean.
 
     A server's rule, where there is one, moves what is trained; running statistics become the mean.
     """
     labels, size = state.labels[heard.ids], heard.answers["size"]
     sent: Stack = heard.answers["model"]
-    mean = means(sent, labels, size, state.models, AGGREGATES[server.aggregate])
+    mean = server.as_one(sent, labels, size, state.models)
     if server.rule == "none":
         return replace(state, models=mean)
     moved = [name for name in sent if name in fed.net.trained]
     of = torch.bincount(labels[size.cpu() > 0], minlength=tree.count(state.models)) > 0  # which clusters were heard of
     models, slots = server.follow(state.models, mean, of, state.slots, moved)
     return replace(state, models=models, slots=slots)
-
-
-def means(models: Stack, labels: Tensor, size: Tensor, otherwise: Stack,
-          aggregate: Aggregate = tree.mean_by) -> Stack:
-    """One model a label of what the clients sent; layers that stayed with them are as before."""
-    if len(models) == len(otherwise):
-        return aggregate(models, labels, size, otherwise)
-    return {**otherwise, **aggregate(models, labels, size, tree.part(otherwise, models))}

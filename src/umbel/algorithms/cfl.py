@@ -1,4 +1,4 @@
-"""CFL: begin as one cluster; split a cluster that has settled while its clients have not.
+"""CFL: begin as one cluster; split a cluster whose clients tests tell apart, by the cosines of their updates.
 
 Sattler et al. Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
 Constraints. TNNLS 2020. https://arxiv.org/abs/1910.01991
@@ -29,7 +29,8 @@ from umbel.algorithms.server import SERVERS
 from umbel.clustering.linkage import bipartition
 from umbel.clustering.parts import read
 from umbel.clustering.proximity import cosine, symmetric
-from umbel.clustering.tested import contrast, differ
+from umbel.clustering.said import contrast
+from umbel.clustering.tested import differ
 from umbel.federation.door import Cohort, Federation, Heard, NobodyAnswered
 from umbel.federation.phases import CLUSTERING, SPLIT
 from umbel.fields import choice, number
@@ -66,9 +67,15 @@ class CFL(PartsSettings, Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "cfl"
+    meanings: ClassVar[str] = "by update"
     servers: ClassVar[tuple[str, ...]] = SERVERS
     state: ClassVar[type[State]] = CFLState
     private_norms: ClassVar[bool] = False  # newcomers choose by the loss of whole models
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, where they decide."""
+        return alike.PARTS_TELL if self.cut == "tested" else ()
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model; and what clients say of their rows, by which clusters are split later."""

@@ -13,12 +13,12 @@ from torch import Tensor
 from umbel.algorithms.alike import cut_by_tests
 from umbel.algorithms.base import Local, State, keeps_norms, training, travelling
 from umbel.algorithms.oneshot import OneShot
+from umbel.clustering.branches import by_distance
 from umbel.clustering.flat import affinity_propagation
 from umbel.clustering.grouping import FAR, Grouping
 from umbel.clustering.heterogeneity import hopkins, variation
 from umbel.clustering.proximity import symmetric, trajectory_distance
 from umbel.clustering.signatures import trajectory
-from umbel.clustering.tested import by_distance
 from umbel.federation.door import Cohort, Federation
 from umbel.fields import choice, number
 from umbel.tree import Params, Tree
@@ -44,11 +44,17 @@ class CFLGT(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "cflgt"
+    meanings: ClassVar[str] = "by class"
 
     def init(self, fed: Federation, seed: int) -> State:
         """As all one-shot methods; targets without classes are refused here, before the pre-training."""
         trajectory.answers(fed.net, total=self.total)
         return super().init(fed, seed)
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Its trajectories at least."""
+        return super().tells or ("signatures",)
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Z'_1, Z'_2: pull and push of each class, 2 C numbers a client."""

@@ -26,8 +26,9 @@ class FedClust(OneShot):
     """Distances between classifier layers.
 
     The paper gives neither the epochs of the warm-up, nor linkage, cut, or whether the bias counts. Here: 10 epochs,
-    as in one round; weight and bias; L2; UPGMA; the best silhouette. L2 also sees how much a client has: with unequal
-    amounts `metric="cosine"`, between the layers' updates, tells groups apart more clearly (LOG.md).
+    as in one round; weight and bias; L2; UPGMA; tests of parts of rows. L2 also sees how much a client has: with
+    unequal amounts and a cut by distances, `metric="cosine"`, between the layers' updates, tells groups apart more
+    clearly (LOG.md).
     """
 
     warmup: int = number(10, ge=1, le=EPOCHS)  # local epochs before the layer is sent
@@ -40,6 +41,7 @@ class FedClust(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "fedclust"
+    meanings: ClassVar[str] = "by weights"
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """The classifier's weights after a warm-up from theta_0; nothing else is sent."""

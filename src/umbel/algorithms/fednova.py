@@ -13,7 +13,7 @@ from torch import Tensor
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, one_cluster, train_from_clusters, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import COUNT, Client, Loop, Reply, a_model, register
+from umbel.federation.tasks import COUNT, STEPS, Client, Loop, Of, Reply, a_model, register
 from umbel.federation.training import TRAINING, begin_training, private, send_model, train_step
 from umbel.nets.model import Model
 from umbel.tree import Tree
@@ -25,7 +25,7 @@ def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, **options: Any
 
 
 def _counted(net: Model, **options: Any) -> Tree:
-    return {**a_model(net), "steps": COUNT}
+    return {**a_model(net), "steps": COUNT._replace(most=Of(STEPS))}
 
 
 counted_train = register(Loop("counted_train", begin_training, train_step, _finish, answers=_counted,

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from umbel import tree
-from umbel.algorithms.base import Algorithm, Local, State, means, name_order, one_cluster, train_from_clusters, training
+from umbel.algorithms.base import Algorithm, Local, State, name_order, one_cluster, train_from_clusters, training
 from umbel.algorithms.centres import join_by_weights
 from umbel.clustering.grouping import kmeans
 from umbel.clustering.proximity import euclidean
@@ -33,7 +33,9 @@ class FedSEM(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedsem"
+    meanings: ClassVar[str] = "by weights"
     servers_because: ClassVar[str] = "its centres are the means of their members"
+    aggregates: ClassVar[bool] = True
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model, until the first local models are there."""
@@ -56,7 +58,7 @@ class FedSEM(Algorithm):
         elif not self.freeze or cohort.round < self.freeze:
             centres = tree.flat(tree.part(state.models, ends), fed.net.trained)
             labels[heard.ids] = euclidean(points, centres).argmin(1)
-        models = means(ends, labels[heard.ids], size, state.models)
+        models = self.server_rule.as_one(ends, labels[heard.ids], size, state.models)
         return replace(state, models=models, labels=labels)
 
     def admit(self, fed: Federation, state: State, newcomers: Cohort) -> State:

@@ -63,6 +63,7 @@ class FedSoft(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "fedsoft"
+    meanings: ClassVar[str] = "by loss"
     servers_because: ClassVar[str] = "its centres are means by shares of all clients"
     state: ClassVar[type[State]] = SoftState
     own: ClassVar[tuple[str, ...]] = ("remembered",)
@@ -73,6 +74,11 @@ class FedSoft(Algorithm):
         """Its own model, which was trained near all centres."""
         last: Params = kept.get("last", sent)
         return last
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """How many rows each model fits best."""
+        return ("scores",)
 
     def init(self, fed: Federation, seed: int) -> State:
         """S random centres; a client's own model starts from the common first one."""

@@ -1,4 +1,4 @@
-"""FLAG: cluster once by data and gradients together; a short validation run finds the number of clusters.
+"""FLAG: cluster once by data and gradients together; tests find the clusters, a short trial says whether they pay.
 
 FLAG: Clustered Federated Learning Combining Data and Gradient Information in Heterogeneous Settings. Submitted to ICLR
 2025. https://openreview.net/forum?id=8OrXrdPbef
@@ -28,12 +28,13 @@ from umbel.tree import Params, Tree
 
 @dataclass(frozen=True)
 class FLAG(OneShot):
-    """A = beta * V + (1 - beta) * G, hierarchical clustering, the cut by validation.
+    """A = beta * V + (1 - beta) * G, hierarchical clustering, the cut by tests.
 
     Departures. Eq. 4 as printed breaks for absent and single-sample classes: `weights="shifted"` takes ln(n + e),
-    "literal" is as printed, "uniform" sends no counts. `rule="knee"` is the printed elbow; the default, "both", also
-    weighs the dendrogram, since validation on small clients is noisy; both are for `cut="sweep"`. By default clusters
-    rest on tests of parts of rows, and are dropped where a trial with the validators says that one model is better.
+    "literal" is as printed, "uniform" sends no counts. The paper finds the number of clusters by validation:
+    `cut="sweep"`, with `rule="knee"`, the printed elbow, or "both", which also weighs the dendrogram, since validation
+    on small clients is noisy. By default clusters rest on tests of parts of rows, and are dropped where a trial with
+    the validators says that one model is better.
     Clusters start from one shared model; `start="random"` is as printed.
     """
 
@@ -58,6 +59,7 @@ class FLAG(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "flag"
+    meanings: ClassVar[str] = "by class and update"
 
     def init(self, fed: Federation, seed: int) -> State:
         """As all one-shot methods; norms that must not leave a client cannot be part of the trial."""
@@ -65,6 +67,11 @@ class FLAG(OneShot):
             raise UmbelError("FLAG's trial of cuts averages whole models, and with norms=private BatchNorm layers do"
                              " not travel: take another cut, as in cut=gap.")
         return super().init(fed, seed)
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Its vectors, where they count."""
+        return super().tells or (("signatures",) if self.beta > 0 else ())
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_c of each class with its counts, and Delta after t_g epochs from theta_0: what beta asks for."""

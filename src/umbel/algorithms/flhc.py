@@ -22,7 +22,10 @@ from umbel.tree import Params, Tree
 
 @dataclass(frozen=True)
 class FLHC(OneShot):
-    """Hierarchical clustering of updates, by L1, L2 or cosine."""
+    """Hierarchical clustering of updates, by L1, L2 or cosine.
+
+    The paper cuts at a threshold that it is given: `cut="value"`. By default tests of parts of rows say how deep.
+    """
 
     pretrain: int = number(20, ge=1)
     metric: str = choice("l2", *DISTANCES)
@@ -34,6 +37,7 @@ class FLHC(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "flhc"
+    meanings: ClassVar[str] = "by update"
 
     def round(self, fed: Federation, state: State, cohort: Cohort) -> State:
         """As all one-shot methods, but the last pre-training round's own updates are clustered: no extra training."""

@@ -9,9 +9,9 @@ from torch import Tensor
 from umbel.algorithms import alike
 from umbel.algorithms.base import Local, name_order
 from umbel.clustering import flat
+from umbel.clustering.branches import by_halving
 from umbel.clustering.labels import canonical
 from umbel.clustering.parts import Ints, read
-from umbel.clustering.tested import by_halving
 from umbel.federation.door import Federation
 from umbel.federation.phases import CLUSTERING
 from umbel.tree import Params, Tree

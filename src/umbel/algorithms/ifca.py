@@ -32,6 +32,7 @@ class IFCA(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "ifca"
+    meanings: ClassVar[str] = "by loss"
     servers: ClassVar[tuple[str, ...]] = SERVERS
     private_norms: ClassVar[bool] = False  # clients choose by the loss of whole models
 
@@ -39,6 +40,11 @@ class IFCA(Algorithm):
     def needs_truth(self) -> bool:
         """Only the expert knows."""
         return self.first == "expert"
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Losses, by which clients choose."""
+        return ("scores",)
 
     def init(self, fed: Federation, seed: int) -> State:
         """k random models; clients are unplaced until they have chosen, or placed at random."""

@@ -48,7 +48,13 @@ class KMeans(PartsSettings, Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "kmeans"
+    meanings: ClassVar[str] = "by weights"
     servers: ClassVar[tuple[str, ...]] = SERVERS
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, where it finds the number of clusters."""
+        return () if self.clusters else alike.PARTS_TELL
 
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""

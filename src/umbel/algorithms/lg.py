@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from umbel.algorithms.base import Algorithm, Local, State, clustered_round, one_cluster, training
 from umbel.algorithms.server import SERVERS
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import COUNT, Client, Loop, Plain, Reply, a_model, like, register
+from umbel.federation.tasks import SIZE, Client, Loop, Plain, Reply, a_model, like, register
 from umbel.federation.training import TRAINING, begin_training, send_model, train_step
 from umbel.fields import choice, number
 from umbel.nets.model import Model
@@ -27,7 +27,7 @@ def _begin(net: Model, client: Client, *, model: Params, **options: Any) -> tupl
 
 def _shared(net: Model, *, send: tuple[str, ...], **_: Any) -> Tree:
     whole = like(net.shapes)
-    return {"model": {name: whole[name] for name in send}, "size": COUNT}
+    return {"model": {name: whole[name] for name in send}, "size": SIZE}
 
 
 def _merge(net: Model, client: Client, *, model: Params, **_: Any) -> Reply:

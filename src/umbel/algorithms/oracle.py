@@ -25,6 +25,7 @@ class Oracle(Algorithm):
     local: Local = training()
 
     name: ClassVar[str] = "oracle"
+    meanings: ClassVar[str] = "told"
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
     @property

@@ -51,6 +51,7 @@ class PACFL(OneShot):
     local: Local = training()
 
     name: ClassVar[str] = "pacfl"
+    meanings: ClassVar[str] = "by class; with another angle, by tests alone"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +61,11 @@ class PACFL(OneShot):
         if self.recluster and self.cut == "tested":
             raise UmbelError("The 'recluster' of pacfl cuts the tree anew where it was cut before, and 'tested' cuts at"
                              f" no one distance: set 'cut' as well, to {' or '.join(BY_DISTANCE)}.")
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Its vectors at least."""
+        return super().tells or ("signatures",)
 
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_p: the leading left singular vectors of the client's data, or of each of its classes."""

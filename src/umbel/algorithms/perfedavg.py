@@ -30,7 +30,8 @@ def _begin(net: Model, client: Client, *, model: Params, **_: Any) -> tuple[Tree
 def _part(batch: Batch, which: int, size: int) -> Batch:
     rows = slice(which * size, (which + 1) * size)
     key = None if batch.key is None else batch.key + which  # every part has masks of its own
-    return Batch(batch.x[rows], batch.y[rows], None if batch.live is None else batch.live[rows], key)
+    live, weight = (None if part is None else part[rows] for part in (batch.live, batch.weight))
+    return Batch(batch.x[rows], batch.y[rows], live, key, weight)
 
 
 def _step(net: Model, carry: Tree, fixed: Tree, batch: Batch, *, lr: float, outer: float, size: int,

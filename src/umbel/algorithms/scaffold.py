@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from umbel import tree
 from umbel.algorithms.base import Algorithm, Local, State, averaged, can_remember, one_cluster, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import COUNT, Client, Loop, Reply, like, register
+from umbel.federation.tasks import SIZE, Client, Loop, Reply, like, register
 from umbel.federation.training import STEP, begin_training, descend, noted
 from umbel.nets.model import Batch, Model
 from umbel.tree import Params, Tree
@@ -38,7 +38,7 @@ def _finish(net: Model, client: Client, carry: Tree, fixed: Tree, *, lr: float, 
 
 
 def _answers(net: Model, **_: Any) -> Tree:
-    return {"model": like(net.shapes), "control": like(net.zeros()), "size": COUNT}
+    return {"model": like(net.shapes), "control": like(net.zeros()), "size": SIZE}
 
 
 controlled_train = register(Loop(

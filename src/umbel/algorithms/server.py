@@ -5,19 +5,17 @@ https://arxiv.org/abs/1909.06335
 FedAdam, FedYogi: Reddi et al. Adaptive Federated Optimization. ICLR 2021. https://arxiv.org/abs/2003.00295
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from umbel import tree
+from umbel.algorithms.aggregates import AGGREGATES
 from umbel.fields import choice, number
 from umbel.tree import Stack, Tree
 
-Aggregate: TypeAlias = Callable[[Stack, Tensor, Tensor, Stack], Stack]  # answers, labels, sizes, old -> a model a label
-AGGREGATES: dict[str, Aggregate] = {"mean": tree.mean_by}
 SERVERS = ("none", "fedavgm", "fedadam", "fedyogi")
 BETA2, TAU = 0.99, 1e-3  # Reddi et al., Sec. 5 and D.2: beta_2, and how adaptive a step is
 RATES = {"none": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01}  # eta; Reddi et al. tune it per data set
@@ -29,6 +27,7 @@ class ServerSettings:
     """What every method can be told of its server; `Algorithm.servers` says which rules a method admits."""
 
     aggregate: str = choice("mean", *AGGREGATES)  # how the members' answers become one
+    faulty: float = number(0.2, ge=0, lt=0.5)  # share of a cluster's answers that trimmed and krum bear to be false
     server: str = choice("none", *SERVERS)  # how the cluster's model follows it; none: it becomes it
     server_lr: float | None = number(None, gt=0)  # eta; none: 1 for fedavgm, 0.01 for the adaptive ones
     server_momentum: float = number(0.9, ge=0, lt=1)  # beta_1
@@ -39,7 +38,8 @@ class ServerSettings:
     @property
     def server_rule(self) -> "Server":
         """These settings, as `averaged` takes them."""
-        return Server(self.server, self.server_lr or RATES[self.server], self.server_momentum, self.aggregate)
+        return Server(self.server, self.server_lr or RATES[self.server], self.server_momentum, self.aggregate,
+                      self.faulty)
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,14 @@ class Server:
     lr: float = 1.0  # eta
     momentum: float = 0.9  # beta_1
     aggregate: str = "mean"  # a name in AGGREGATES
+    faulty: float = 0.2
+
+    def as_one(self, models: Stack, labels: Tensor, size: Tensor, otherwise: Stack) -> Stack:
+        """One model a label of what the clients sent; layers that stayed with them are as before."""
+        aggregate = AGGREGATES[self.aggregate]
+        if len(models) == len(otherwise):
+            return aggregate(models, labels, size, otherwise, self.faulty)
+        return {**otherwise, **aggregate(models, labels, size, tree.part(otherwise, models), self.faulty)}
 
     def begin(self, models: Stack) -> Tree:
         """The slots of these models, at rest."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from umbel.algorithms.base import Algorithm, Local, State, one_cluster, training
 from umbel.federation.door import Cohort, Federation
-from umbel.federation.tasks import COUNT, Client, Loop, Reply, register
+from umbel.federation.tasks import SIZE, Client, Loop, Reply, register
 from umbel.federation.training import STEP, begin_training, train_step
 from umbel.nets.model import Model
 from umbel.tree import Params, Tree
@@ -24,7 +24,7 @@ def _first_model(net: Model, seed: int) -> Tree:
 
 
 def _only_size(net: Model, **_: Any) -> Tree:
-    return {"size": COUNT}
+    return {"size": SIZE}
 
 
 train_alone = register(Loop("train_alone", _begin, train_step, _finish, answers=_only_size, memory=_first_model,

@@ -10,6 +10,7 @@ from umbel.cli import admit  # noqa: F401  isort: skip
 from umbel.cli import report  # noqa: F401  isort: skip
 from umbel.cli import reproduce  # noqa: F401  isort: skip
 from umbel.cli import lists  # noqa: F401  isort: skip
+from umbel.cli import site  # noqa: F401  isort: skip
 from umbel import plugins
 from umbel.cli.base import app, console, fail, stoppable
 from umbel.errors import UmbelError

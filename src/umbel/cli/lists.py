@@ -35,9 +35,9 @@ def _methods() -> Listed:
         first = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0].splitlines()[0]
         return first.partition(": ")[2] or first
 
-    return ["method", "what it is", "own settings"], [
-        *([name, idea(kind), ", ".join(own_settings(kind))] for name, kind in ALGORITHMS.items()),
-        *_added(ALGORITHMS, 3),
+    return ["method", "what it is", "meanings", "own settings"], [
+        *([name, idea(kind), kind.meanings, ", ".join(own_settings(kind))] for name, kind in ALGORITHMS.items()),
+        *_added(ALGORITHMS, 4),
     ]
 
 
@@ -132,4 +132,6 @@ def list_(
         from umbel.runs.recipe import common_settings
 
         common = f"All have as well: {', '.join(common_settings())}."
-        console.print(Padding(Text(common, style="dim"), (0, 0, 0, 1)))
+        told = ("Meanings: by what groups are found that look alike and differ only in what labels mean; empty: by"
+                " nothing.")
+        console.print(Padding(Text(f"{told}\n{common}", style="dim"), (0, 0, 0, 1)))

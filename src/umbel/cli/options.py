@@ -24,6 +24,8 @@ Categories = Annotated[str | None, of_table(metavar="NAMES", help="Columns of wh
 Split = Annotated[str | None, of_table(
     help="Test rows: rows, drawn; time:COLUMN, the last; column:NAME, which says train or test. Default: rows.")]
 TestShare = Annotated[float | None, of_table(help="Share of each client's rows that it is tested on. Default: 0.25.")]
+WeightColumn = Annotated[str | None, of_table(
+    metavar="NAME", help="The column by which the losses of training rows are multiplied: numbers from 0.")]
 Scaling = Annotated[str | None, of_table(
     help="federated, by sums of all clients; site, by each one's own; none. Default: federated.")]
 PreparationFile = Annotated[Path | None, of_table(
@@ -41,6 +43,8 @@ Pooled = Annotated[bool | None, of_data("--pooled", help="One client per true gr
 Join = Annotated[str | None, of_data(help="20@50: the last 20 clients appear at round 50.")]
 Change = Annotated[str | None, of_data(
     help="2@3:rotate:90: the first 2 clients have this shift on top of their own from round 3 on.")]
+Attack = Annotated[str | None, of_data(
+    metavar="COUNT:KIND", help="2:scaled:100: two clients lie: scaled, flipped, mislabelled or forged.")]
 Leave = Annotated[str | None, of_data(help="5@30: the first 5 clients are gone from round 30 on.")]
 ModelName = Annotated[str | None, of_training(
     "--model", autocompletion=complete.models,
@@ -79,6 +83,8 @@ Keep = Annotated[str | None, of_run(
 Uplink = Annotated[str | None, of_training(
     metavar="CHAIN", help="What answers pass on their way out of a client, joined by +: clip:NORM, topk:SHARE,"
                           " quantise:8 or quantise:16. Default: nothing.")]
+Bound = Annotated[float | None, of_training(
+    metavar="TIMES", help="How many times as long as usual an update may be and count; 0 = any length. Default: 10.")]
 FineTune = Annotated[int | None, of_training(help="Epochs of fine-tuning at the end; 0 = none. Default: a round's.")]
 Setting = Annotated[list[str] | None, of_training(
     "--set", metavar="NAME=VALUE", help="A setting of the method; may be given several times.")]

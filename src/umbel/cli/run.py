@@ -7,8 +7,10 @@ import typer
 from umbel.cli import complete
 from umbel.cli.base import app
 from umbel.cli.options import (
+    Attack,
     AverageLast,
     Batch,
+    Bound,
     Categories,
     Change,
     ClassWeights,
@@ -51,6 +53,7 @@ from umbel.cli.options import (
     TestShare,
     Trust,
     Uplink,
+    WeightColumn,
     Workers,
     of_run,
     of_training,
@@ -63,17 +66,18 @@ from umbel.cli.options import (
 def run(
     method: Annotated[str | None, typer.Argument(hidden=True, autocompletion=complete.methods)] = None,
     data: Data = None, client_column: ClientColumn = None, target_column: TargetColumn = None, drop: Drop = None,
-    categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
+    categories: Categories = None, split: Split = None, test_share: TestShare = None,
+    weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     partition: Partition = None, clients: Clients = None, test_mode: TestMode = None, shuffle: Shuffle = None,
-    pooled: Pooled = None, join: Join = None, leave: Leave = None, change: Change = None,
+    pooled: Pooled = None, join: Join = None, leave: Leave = None, change: Change = None, attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None, engine: Engine = None, device: Device = None,
     precision: Precision = None, workers: Workers = None, eval_every: EvalEvery = None,
-    average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None,
-    setting: Setting = None, out: Out = None,
+    average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None, bound: Bound = None,
+    keep: Keep = None, setting: Setting = None, out: Out = None,
     resume: Annotated[bool, of_run("--resume", help="Go on with the run in --out where it stopped, or with --rounds"
                                                     " beyond its end.")] = False,
     trust: Trust = False, quiet: Quiet = False,
@@ -97,9 +101,11 @@ def run(
 def compare(
     methods: Annotated[list[str], typer.Argument(hidden=True, autocompletion=complete.methods)],
     data: Data = None, client_column: ClientColumn = None, target_column: TargetColumn = None, drop: Drop = None,
-    categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
+    categories: Categories = None, split: Split = None, test_share: TestShare = None,
+    weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None, clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
+    attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
@@ -107,7 +113,7 @@ def compare(
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
     eval_every: EvalEvery = None, average_last: AverageLast = None,
-    fine_tune: FineTune = None, uplink: Uplink = None, keep: Keep = None, setting: Setting = None,
+    fine_tune: FineTune = None, uplink: Uplink = None, bound: Bound = None, keep: Keep = None, setting: Setting = None,
     tune: Annotated[list[str] | None, of_training(
         metavar="NAME=VALUES", help="lr=0.01,0.1: each method takes its best value by validation rows.")] = None,
     equal: Annotated[str | None, of_run(
@@ -136,18 +142,21 @@ def vary(
         metavar="NAME=VALUES", help="lr=0.01,0.1: a setting, a choice of the run (clients, fraction, model ...) or"
                                     " scenario.alpha, and its values; several times for all combinations.")] = None,
     data: Data = None, client_column: ClientColumn = None, target_column: TargetColumn = None, drop: Drop = None,
-    categories: Categories = None, split: Split = None, test_share: TestShare = None, scaling: Scaling = None,
+    categories: Categories = None, split: Split = None, test_share: TestShare = None,
+    weight_column: WeightColumn = None, scaling: Scaling = None,
     preparation: PreparationFile = None, data_dir: DataDir = None, scenario: Scenario = None,
     clients: Clients = None,
     test_mode: TestMode = None, shuffle: Shuffle = None, join: Join = None, leave: Leave = None, change: Change = None,
+    attack: Attack = None,
     model: ModelName = None, objective: Goal = None, metric: MetricName = None, class_weights: ClassWeights = None,
     normalise: Normalise = None, rounds: Rounds = None, fraction: Fraction = None,
     epochs: Epochs = None, batch: Batch = None, lr: Rate = None, optimiser: Optimiser = None,
     schedule: Schedule = None, seed: Seed = None,
     seeds: Annotated[int, of_run(min=1, help="How many seeds, from --seed on.")] = 1,
     engine: Engine = None, device: Device = None, precision: Precision = None, workers: Workers = None,
-    eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None, uplink: Uplink = None,
-    keep: Keep = None, setting: Setting = None, out: Out = None, quiet: Quiet = False,
+    eval_every: EvalEvery = None, average_last: AverageLast = None, fine_tune: FineTune = None,
+    uplink: Uplink = None, bound: Bound = None, keep: Keep = None, setting: Setting = None, out: Out = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run one method under all combinations of some settings; show what its score depends on.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from umbel.clustering import tested
+from umbel.clustering.branches import by_links
 from umbel.clustering.linkage import cut, heights, into, silhouettes
 from umbel.clustering.parts import Parts
 from umbel.errors import UmbelError
@@ -67,7 +68,7 @@ def by_tests(tree: Dendrogram) -> Choice:
     if tree.parts is None:
         raise UmbelError("The cut 'tested' is by parts of clients' rows, and this method asks for none: take"
                          f" {' or '.join(BY_DISTANCE)}.")
-    start = tested.by_links(tree.links.numpy(), np.arange(len(tree.distance)))
+    start = by_links(tree.links.numpy(), np.arange(len(tree.distance)))
     made = tested.tested(tree.parts, start, generator(tree.seed, "tests"))
     return Choice(torch.from_numpy(made.labels), float("inf"), torch.zeros(0, 4, dtype=torch.float64), made)
 

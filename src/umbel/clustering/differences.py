@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import random_table
 
+from umbel.clustering.exchangeable import LEVEL, SURE_OF_ALL, looks
 from umbel.clustering.parts import Floats, Ints, Parts
-from umbel.clustering.tested import LEVEL, SURE_OF_ALL, looks
 
 KINDS = ("labels", "looks", "meanings", "amounts")
 SAMPLED = ("labels", "looks", "meanings")  # have a p-value

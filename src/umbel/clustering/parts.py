@@ -3,7 +3,7 @@
 A part is the mean of m rows of one kind (a class; a bin of a number; all rows where there are no kinds), *the same m at
 all clients*, as at most 16 numbers: its rows pass a fixed random projection that keeps at most half of their numbers.
 Where clients hold rows of one distribution, parts of one client are no more alike than parts of different clients,
-whatever the clients' sizes and however their kinds are mixed: `tested.py` makes a test of that.
+whatever the clients' sizes and however their kinds are mixed: `exchangeable.py` makes a test of that.
 
 Copies of a row count once. Rows that follow in time are dealt as blocks with gaps: `deal="blocks"`.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umbel.clustering.signatures import counts_of, features_of, kinds_of, width, width_embedded
-from umbel.federation.tasks import Client, Leaf, Plain, Reply, Rows, UpTo, register
+from umbel.federation.tasks import ROWS, Client, Leaf, Of, Plain, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
 from umbel.nets.objective import Regress
 from umbel.seeds import generator
@@ -166,7 +166,8 @@ def _distinct(net: Model, client: Client) -> Reply:
 
 
 distinct_counts = register(Plain(
-    "distinct_counts", _distinct, answers=lambda net: {"counts": Leaf((_many(net),), torch.int64, least=0)}))
+    "distinct_counts", _distinct, answers=lambda net: {
+        "counts": Leaf((_many(net),), torch.int64, least=0, total=Of(ROWS))}))
 """How many rows of each kind a client holds; copies of a row count once."""
 
 raw_parts = register(Plain(

@@ -1,8 +1,8 @@
 """Do clusters pay? A paired test of one model against clusters, by the loss of rows that neither was trained on.
 
-That clients differ (`tested.py`) does not say that they should be parted: a model of their own has fewer rows to learn
-from. Here both have been trained on the same batches from the same start, and each client's loss under one is taken
-from its loss under the other. Three answers: clusters pay, one model is better, cannot be told.
+That clients differ (`exchangeable.py`) does not say that they should be parted: a model of their own has fewer rows to
+learn from. Here both have been trained on the same batches from the same start, and each client's loss under one is
+taken from its loss under the other. Three answers: clusters pay, one model is better, cannot be told.
 """
 
 from math import floor, log10

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from umbel.errors import UmbelError
-from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Release, Reply, Rows, UpTo, register
+from umbel.federation.tasks import ROWS, SIZE, Client, Leaf, Of, Plain, Release, Reply, Rows, UpTo, register
 from umbel.nets.model import Model
 from umbel.nets.objective import NextToken
 from umbel.tree import Params, Tree
@@ -25,6 +25,7 @@ from umbel.tree import Params, Tree
 MOST_RANK = 32  # vectors of one class: methods take 3 to 5, and with as many as there are rows, rows can be rebuilt
 MOST_COUNTED = 2**16  # tokens or levels: every vector of counts has a number for each
 SIGNATURES = ("raw", "embedding", "counts")
+LONGEST = 1.01  # of a number of a unit vector that an uplink may have rounded
 RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding noise, and so are their vectors
 
 
@@ -156,9 +157,12 @@ def kinds_of(net: Model, y: Tensor) -> Tensor:
     return torch.from_numpy(net.objective.groups_of(y.cpu().numpy())).to(y.device)
 
 
-def _vectors(most: int, width: int) -> Tree:
-    """At most so many vectors of so many numbers: what a client can send, whatever its rows."""
-    return {"basis": Leaf((UpTo(most), width)), "basis_class": Leaf((UpTo(most),), torch.int64), "size": COUNT}
+def _vectors(rank: int, width: int, classes: int = 0) -> Tree:
+    """Unit vectors of so many numbers: `rank` of all rows, of "class" -1, or of each class."""
+    most = UpTo(rank * max(1, classes))
+    low, high = (0, classes - 1) if classes else (-1, -1)
+    return {"basis": Leaf((most, width), least=-LONGEST, most=LONGEST),
+            "basis_class": Leaf((most,), torch.int64, least=low, most=high), "size": SIZE}
 
 
 def width(net: Model, signature: str = "raw") -> int:
@@ -180,7 +184,7 @@ principal_vectors = register(Plain(
 
 class_vectors = register(Plain(
     "class_vectors", _by_class, options=("rank", "share", "signature"),
-    answers=lambda net, rank, share=0.0, signature="raw": _vectors(net.classes * rank, width(net, signature))))
+    answers=lambda net, rank, share=0.0, signature="raw": _vectors(rank, width(net, signature), net.classes)))
 """One SVD of each class's rows, raw or counted (PACFL's code, FLAG)."""
 
 principal_embedded = register(Rows(
@@ -190,7 +194,7 @@ principal_embedded = register(Rows(
 
 class_embedded = register(Rows(
     "class_embedded", _embedded, _by_class_embedded, options=("rank", "share", "become"),
-    answers=lambda net, rank, **_: _vectors(net.classes * rank, width_embedded(net))))
+    answers=lambda net, rank, **_: _vectors(rank, width_embedded(net), net.classes)))
 """The same, of each class."""
 
 
@@ -205,7 +209,8 @@ def _counted(net: Model, statistic: Tree) -> Reply:
 
 
 class_counts = register(Plain(
-    "class_counts", _count, answers=lambda net, **_: {"counts": Leaf((net.classes,), torch.int64, least=0)},
+    "class_counts", _count,
+    answers=lambda net, **_: {"counts": Leaf((net.classes,), torch.int64, least=0, total=Of(ROWS))},
     after=_counted))
 """How many rows of each class a client holds (FLAG's weights)."""
 
@@ -258,5 +263,6 @@ losses = register(Rows(
 
 votes = register(Rows(
     "votes", _row_losses, _votes, options=("k",),
-    answers=lambda net, k, **_: {"votes": Leaf((k,), torch.int64, least=0), "size": COUNT}))
+    answers=lambda net, k, **_: {
+        "votes": Leaf((k,), torch.int64, least=0, total=Of("size")), "size": SIZE}))
 """How many rows each of k models fits best (FedSoft)."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from umbel.clustering.cuts import plural
-from umbel.clustering.tested import p_said
+from umbel.clustering.said import p_said
 from umbel.nets.objective import Metric
 
 Floats = NDArray[np.float64]

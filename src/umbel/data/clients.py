@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from umbel.data import rows as own_rows
 from umbel.errors import UmbelError
-from umbel.fields import bounded
+from umbel.fields import bounded, refuse_names
 from umbel.nets.objective import Objective, objective_of
 from umbel.seeds import generator
 
 IntArray = NDArray[np.int64]
+Weights = NDArray[np.float32]
 EPOCHS, STEPS, BATCH = 10_000, 1_000_000, 100_000  # of one round, at most: its batches are drawn before its first step
 NEVER = np.iinfo(np.int64).max  # the round in which a client goes that stays
 
@@ -30,6 +31,18 @@ class Pool(NamedTuple):
 
     x: NDArray[Any]  # (rows, channels, height, width) of images, (rows, ...) of others
     y: NDArray[Any]  # (rows, ...) labels, numbers or tokens, as the objective has them
+    weight: Weights | None = None  # (rows,) what a row's loss is multiplied by in training; None = 1
+
+    def take(self, rows: IntArray) -> "Pool":
+        """Some of the rows."""
+        return Pool(*(None if part is None else np.asarray(part[rows]) for part in self))  # type: ignore[arg-type]
+
+    @classmethod
+    def joined(cls, pools: Sequence["Pool"]) -> "Pool":
+        """All rows in a line. All pools have weights, or none."""
+        weights = [pool.weight for pool in pools if pool.weight is not None]
+        return cls(np.concatenate([pool.x for pool in pools]), np.concatenate([pool.y for pool in pools]),
+                   np.concatenate(weights) if weights else None)
 
 
 class Work(NamedTuple):
@@ -83,6 +96,7 @@ class Population:
     levels: tuple[int, ...] = ()  # of each column of a table: 0 = a number, k = a category with k levels; () = none
     columns: tuple[str, ...] = ()  # of a raw table, which is to be prepared first (prepare.py); () = rows are ready
     ordered: bool = False  # a client's training rows are in the order of time: its last ones are for validation
+    late: tuple[int, ...] = ()  # of clients in the order of time: how many of each's last are for it; () = a tenth
     changes: tuple[Change, ...] = ()  # by round; of two that a client has in one round, the last counts
     validation: list[IntArray] | None = None  # rows only for this; None = a share of the training rows is drawn
 
@@ -95,6 +109,7 @@ class Population:
         object.__setattr__(self, "changes", tuple(sorted(self.changes, key=lambda change: change.round)))
         if not self.names:
             object.__setattr__(self, "names", numbered(len(self.train)))
+        refuse_names(self.names, "The names of clients")
 
     @classmethod
     def of_sites(cls, sites: Mapping[str, Sequence[Any]], objective: Objective | int | None = None,
@@ -129,8 +144,9 @@ class Population:
         """The same, with a pool as it must be; what does not fit is refused. A raw table may have gaps."""
         if self.columns:
             return self
-        [(x, y)] = own_rows.site("the pool", self.pool, self.objective)
-        return self if x is self.pool.x and y is self.pool.y else replace(self, pool=Pool(x, y))
+        [(x, y)] = own_rows.site("the pool", self.pool[:2], self.objective)
+        weight = None if self.pool.weight is None else own_rows.weights("the pool", self.pool.weight, len(y))
+        return self if x is self.pool.x and y is self.pool.y else replace(self, pool=Pool(x, y, weight))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,6 +166,7 @@ class Population:
             leaves=None if self.leaves is None else self.leaves[order],
             changes=tuple(change._replace(client=int(place[change.client])) for change in self.changes),
             validation=self.validation and [self.validation[i] for i in order],
+            late=self.late and tuple(self.late[i] for i in order),
         )
 
     @property
@@ -207,12 +224,14 @@ class Population:
         """Sixteen hex digits that change when any client's name, rows, shift or group changes."""
         digest = blake2b(digest_size=8)
         if self.ordered:  # other rows are for validation
-            digest.update(b"ordered")
+            digest.update(f"ordered{list(self.late) or ''}".encode())
         if self.names != numbered(len(self.train)):  # seeds follow names
             digest.update(json.dumps(self.names).encode())
         for array in (self.pool.x, self.pool.y, self.truth, *self.train, *self.test, *(self.validation or ())):
             digest.update(str((array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
+        if self.pool.weight is not None:
+            digest.update(b"weights" + self.pool.weight.astype("<f4").tobytes())
         for change in self.changes:
             digest.update(str((change.round, change.client, len(change.train), change.group)).encode())
             digest.update(np.concatenate([change.train, change.test]).astype("<i8").data)
@@ -255,12 +274,14 @@ def truth_at(truth: Sequence[int], changes: Iterable[tuple[int, int, int]], roun
     return tuple(groups)
 
 
-def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str, ordered: bool = False) -> IntArray:
+def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str, ordered: bool = False,
+            late: int = 0) -> IntArray:
     """The rows of one client that `which` means: train, fit, validation or test.
 
     `fit` and `validation` part the training rows 90/10, the same way every time. They do so at random, and not inside
     each label: of twenty rows the two halves would share the mix, and every client would seem to be like nobody else.
-    Where rows are in the order of time the last are for validation: what is chosen is to serve rows that come later.
+    Where rows are in the order of time the last are for validation, `late` of them or a tenth: what is chosen is to
+    serve rows that come later.
     """
     if which == "train":
         return train
@@ -270,7 +291,7 @@ def rows_of(train: IntArray, test: IntArray, which: str, seed: int, name: str, o
         raise UmbelError(f"The rows of a client are train, fit, validation or test. Got '{which}' instead.")
     drawn = np.arange(len(train))[::-1] if ordered else generator(seed, "split", name).permutation(len(train))
     validation = np.zeros(len(train), dtype=bool)
-    validation[drawn[: _held_back(len(train))]] = True
+    validation[drawn[: min(late, len(train) - 1) or _held_back(len(train))]] = True
     return train[validation] if which == "validation" else train[~validation]
 
 

@@ -7,6 +7,7 @@ which were computed once, of all training rows of the whole set. A test row is n
 import csv
 import io
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ class Natural(NamedTuple):
     y_test: Array
     clients: tuple[str, ...]
     owners: tuple[IntArray, IntArray]  # of training and test rows: the place of the row's client in `clients`
+    late: NDArray[np.bool_] | None = None  # of the training rows: an owner's last ones, by which models are chosen
 
 
 class _Rows(NamedTuple):
@@ -144,7 +146,7 @@ def _arff(path: Path) -> _Rows:
     """Attributes by their names, whatever their order."""
     lines = _table(path)
     first = next((k for k, line in enumerate(lines) if line[0].lower() == "@data"), None)
-    heads = [line[0].split(None, 2)[1].strip("'\"") for line in lines[:first] if line[0].lower().startswith("@attr")]
+    heads = [_attribute(line[0]) for line in lines[:first] if line[0].lower().startswith("@attribute ")]
     if first is None or not {*WISDM, "user", "class"} <= set(heads):
         raise UmbelError(f"The file '{path}' must be WISDM's ARFF file: the attributes user, X0 to RESULTANT and class,"
                          " then @data.")
@@ -153,9 +155,14 @@ def _arff(path: Path) -> _Rows:
     x = _numbers(path, table[:, [at[name] for name in WISDM]].tolist())
     people, owner = np.unique(table[:, at["user"]].astype(np.float64).astype(np.int64), return_inverse=True)
     place = {name: k for k, name in enumerate(ACTIVITIES)}
-    with reading(path, "ARFF"):
+    with reading(path, "ARFF"):  # names of classes are quoted above @data, and not below
         y = np.array([place[each.strip("'\"")] for each in table[:, at["class"]].tolist()])
     return _Rows(x, y, owner, tuple(map(_person, people.tolist())))
+
+
+def _attribute(line: str) -> str:
+    """The name in a line as `@attribute "X0" numeric`, or `@attribute class{ "Walking" ...`, which has no space."""
+    return line.split(None, 1)[1].partition("{")[0].split(None, 1)[0].strip("'\"")
 
 
 # Beijing
@@ -166,6 +173,7 @@ WINDS = ("N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WS
 HOURS, AHEAD = 24, (1, 6, 24)
 STRIDE = 13  # hours from one row to the next: prime to 24, so that rows begin at every hour of the day
 TURN = np.datetime64("2016-01-01T00")  # rows whose targets lie before are trained on; those that end after are tests
+CHOOSE = np.datetime64("2015-10-01T00")  # training rows with a target from here on choose, where models are chosen
 Series = tuple[Array, Array, Array]  # hours as dates (T,), measures (T, 11), wind directions (T,), -1 = missing
 
 
@@ -184,15 +192,18 @@ def beijing_air(place: Path, named: bool, compact: Path | None) -> Natural | Non
         return None
     halves: list[list[Array]] = [[], [], [], []]
     owners: list[list[Array]] = [[], []]
+    late: list[Array] = []
     for k, (name, series) in enumerate(stations.items()):
         _refuse_gaps(name, series[0])
-        for half, (x, y) in enumerate(_windows(*series)):
+        *parts, last = _windows(*series)
+        late.append(last)
+        for half, (x, y) in enumerate(parts):
             halves[2 * half].append(x)
             halves[2 * half + 1].append(y)
             owners[half].append(np.full(len(y), k))
     whole = [np.concatenate(parts) for parts in halves]
     own = np.concatenate(owners[0]), np.concatenate(owners[1])
-    return Natural(whole[0], whole[1], whole[2], whole[3], tuple(stations), own)
+    return Natural(whole[0], whole[1], whole[2], whole[3], tuple(stations), own, np.concatenate(late))
 
 
 _WHEN = ("year", "month", "day", "hour")
@@ -226,8 +237,9 @@ def _refuse_gaps(name: str, hours: Array) -> None:
                          f" {hours[gaps[0] + 1]}.")
 
 
-def _windows(hours: Array, measured: Array, wind: Array) -> list[tuple[Array, Array]]:
-    """Training and test rows of one station: 24 hours, and PM2.5 so many hours after the last of them.
+def _windows(hours: Array, measured: Array, wind: Array) -> tuple[tuple[Array, Array], tuple[Array, Array], Array]:
+    """Training and test rows of one station: 24 hours, and PM2.5 so many hours after the last of them; which of the
+    training rows choose.
 
     A row with a target that was not measured is left out.
     """
@@ -237,7 +249,8 @@ def _windows(hours: Array, measured: Array, wind: Array) -> list[tuple[Array, Ar
     ends, y = ends[known], y[known]
     rows = sliding_window_view(hourly(hours, measured, wind), HOURS, axis=0)[ends - HOURS + 1].transpose(0, 2, 1)
     before, after = hours[ends + max(AHEAD)] < TURN, hours[ends] >= TURN
-    return [(np.ascontiguousarray(rows[half]), y[half]) for half in (before, after)]
+    train, test = ((np.ascontiguousarray(rows[half]), y[half]) for half in (before, after))
+    return train, test, hours[ends[before] + max(AHEAD)] >= CHOOSE
 
 
 def hourly(hours: Array, measured: Array, wind: Array) -> NDArray[np.float32]:
@@ -273,7 +286,13 @@ def shakespeare(place: Path, named: bool, compact: Path | None) -> Natural | Non
         lines = {str(name): in_lines("\n".join(parts)) for name, parts in zip(names.tolist(), said, strict=True)}
     else:
         paths = sorted(place.glob("all_data*.json")) if named else []
-        lines = {name: rows for path in paths for name, rows in _leaf(path).items()}
+        lines = {}
+        for path in paths:
+            read = _leaf(path)
+            if twice := sorted({*lines} & {*read}):
+                raise UmbelError(f"Each role must stand in one file of '{place}'. '{twice[0]}' stands in '{path.name}'"
+                                 " and in one before it: leave LEAF's whole all_data.json there alone.")
+            lines |= read
     lines = {name: rows for name, rows in lines.items() if len(rows) > 1}
     if not lines:
         return None
@@ -308,16 +327,24 @@ def in_lines(text: str) -> IntArray:
 
 
 def _leaf(path: Path) -> dict[str, IntArray]:
-    """Of LEAF's rows, which move on by one character, every 80th: they meet and do not overlap."""
+    """Of LEAF's rows, which move on by one character, every 80th: they meet and do not overlap.
+
+    A sample of them has gaps, and is refused; a role with less than a row is left out.
+    """
     found: Any = parse_json(read_bytes(path, follow=True), f"The file '{path}'")
     try:
         lines = {str(name): [x + y for x, y in list(zip(data["x"], data["y"], strict=True))[::LENGTH]]
                  for name, data in found["user_data"].items()}
-        return {name: np.stack([tokens_of(line) for line in rows]) for name, rows in lines.items()
-                if rows and all(len(line) == LENGTH + 1 for line in rows)}
+        if wrong := [name for name, rows in lines.items() if any(len(line) != LENGTH + 1 for line in rows)]:
+            raise ValueError(f"the rows of {wrong[0]} are of another length")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UmbelError(f"The file '{path}' must be LEAF's: user_data, with x of {LENGTH} characters and y of one for"
                          " each role.") from error
+    for name, rows in lines.items():
+        if any(line[-1] != after[0] for line, after in pairwise(rows)):
+            raise UmbelError(f"The rows in '{path}' must move on by one character, as in LEAF's whole all_data.json."
+                             f" Those of '{name}' do not: they are a sample.")
+    return {name: np.stack([tokens_of(line) for line in rows]) for name, rows in lines.items() if rows}
 
 
 # Constants, of all training rows

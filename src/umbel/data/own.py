@@ -37,33 +37,33 @@ def is_own(data: str | None) -> bool:
 
 def from_frame(frame: Any, *, client: str, target: str, objective: str | Objective | None = None,
                drop: Sequence[str] = (), categories: Sequence[str] = (), split: str = "rows", test_share: float = 0.25,
-               seed: int = 0, name: str = "frame") -> Dataset:
+               weight: str | None = None, seed: int = 0, name: str = "frame") -> Dataset:
     """A pandas frame whose column `client` says whose each row is, and `target` what is to be learnt (docs/data.md)."""
-    asked = Asked(client, target, objective, tuple(drop), tuple(categories), split, test_share)
+    asked = Asked(client, target, objective, tuple(drop), tuple(categories), split, test_share, weight)
     return _of_table(tables.gathered([Part(frame, None, 1)], asked, name), asked, seed)
 
 
 def from_folder(path: str | Path, *, target: str | None = None, objective: str | Objective | None = None,
                 drop: Sequence[str] = (), categories: Sequence[str] = (), split: str = "rows", test_share: float = 0.25,
-                seed: int = 0) -> Dataset:
+                weight: str | None = None, seed: int = 0) -> Dataset:
     """A folder with an npz, CSV or Parquet file for each client, or a folder of pictures with one for each class."""
-    asked = Asked(None, target, objective, tuple(drop), tuple(categories), split, test_share)
+    asked = Asked(None, target, objective, tuple(drop), tuple(categories), split, test_share, weight)
     return open_own(path, asked, seed)
 
 
 def from_huggingface(dataset: Any, *, client: str, target: str, objective: str | Objective | None = None,
                      drop: Sequence[str] = (), categories: Sequence[str] = (), split: str = "rows",
-                     test_share: float = 0.25, seed: int = 0) -> Dataset:
+                     test_share: float = 0.25, weight: str | None = None, seed: int = 0) -> Dataset:
     """A `datasets.Dataset` with a column that says whose each row is: a table, or pictures with a label."""
-    asked = Asked(client, target, objective, tuple(drop), tuple(categories), split, test_share)
+    asked = Asked(client, target, objective, tuple(drop), tuple(categories), split, test_share, weight)
     return _of_sets([(None, dataset)], asked, seed, "huggingface")
 
 
 def from_partitions(parts: Mapping[str, Any] | Iterable[Any], *, target: str, objective: str | Objective | None = None,
                     drop: Sequence[str] = (), categories: Sequence[str] = (), split: str = "rows",
-                    test_share: float = 0.25, seed: int = 0) -> Dataset:
+                    test_share: float = 0.25, weight: str | None = None, seed: int = 0) -> Dataset:
     """Each partition a client: frames or `datasets.Dataset`s, by name or in a list, as of Flower's `load_partition`."""
-    asked = Asked(None, target, objective, tuple(drop), tuple(categories), split, test_share)
+    asked = Asked(None, target, objective, tuple(drop), tuple(categories), split, test_share, weight)
     if not isinstance(parts, Mapping):
         several = list(parts)
         parts = {f"{k:0{len(str(max(0, len(several) - 1)))}d}": part for k, part in enumerate(several)}
@@ -178,6 +178,7 @@ def _of_table(table: Table, asked: Asked, seed: int) -> Dataset:
         levels=table.levels if any(table.levels) else (), columns=table.columns, clients=table.clients,
         owners=(table.owner[~test], table.owner[test]) if table.clients else None, understood=about,
         validation=held if held.any() else None, ordered=asked.by_time,
+        weights=None if table.weight is None else table.weight[~test],
     )
 
 
@@ -195,6 +196,8 @@ def _counts(clients: Sequence[str], owner: Array) -> dict[str, int]:
 
 def _of_halves(given: Mapping[str, Sequence[Array]], asked: Asked, seed: int, name: str) -> Dataset:
     """Arrays of each client; where one brings no test rows, a share of its rows is drawn for that."""
+    if asked.weight is not None:
+        raise UmbelError(f"Weights of rows are a column of a table, and {name} has none. Got '{asked.weight}'.")
     gaps = {client: [np.isnan(x) if x.dtype.kind == "f" and x.ndim == 2 else None for x in arrays[::2]]
             for client, arrays in given.items()}
     whole = {client: [np.nan_to_num(part, nan=0.0) if k % 2 == 0 and gaps[client][k // 2] is not None else part

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umbel.data import shift
-from umbel.data.clients import NEVER, Change, IntArray, Pool, Population
+from umbel.data.clients import NEVER, Change, IntArray, Pool, Population, Weights
 from umbel.data.partition import ClientRows
 from umbel.data.shift import Images
 from umbel.data.sources import Dataset
@@ -151,9 +151,9 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
             train[k] = start + np.searchsorted(rows, holdings[k].train)
             test[k] = start + np.searchsorted(rows, holdings[k].test)
         validation = plan.validation and [np.searchsorted(rows, held) for held in plan.validation]
-        pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows)))
+        pools.append(Pool(*shift.apply(kind, *_take(dataset, rows), rows), _weights(dataset, rows)))
         start += len(rows)
-    pool = Pool(np.concatenate([p.x for p in pools]), np.concatenate([p.y for p in pools]))
+    pool = Pool.joined(pools)
     if dataset.objective.classes and pool.y.max() >= plan.classes:
         raise UmbelError(f"A swap is of labels in 0 .. {plan.classes - 1}. Got one that makes a label"
                          f" {pool.y.max()}.")
@@ -163,8 +163,15 @@ def _realised(plan: Plan, dataset: Dataset, holdings: list[_Holding]) -> Populat
     return Population(
         pool, train[:n], test[:n], plan.truth, dataset.objective, list(plan.facts.get("names", [])), facts=plan.facts,
         levels=dataset.levels, columns=dataset.columns, ordered=plan.facts.get("ordered") is True, changes=changes,
+        late=_late(plan.facts.get("late"), len(plan.train)),
         joins=_rounds(plan, "join", 0), leaves=_rounds(plan, "leave", NEVER), validation=validation,
     )
+
+
+def _late(counts: Any, clients: int) -> tuple[int, ...]:
+    """How many of each client's last training rows are for validation, where a plan says so."""
+    sound = isinstance(counts, list) and len(counts) == clients and all(type(count) is int for count in counts)
+    return tuple(max(0, count) for count in counts) if sound else ()
 
 
 def _rounds(plan: Plan, kind: str, otherwise: int) -> IntArray | None:
@@ -195,6 +202,13 @@ def _take(dataset: Dataset, rows: IntArray) -> tuple[Images, IntArray]:
     old, new = rows[rows < size], rows[rows >= size] - size
     x = np.concatenate([dataset.x_train[old], dataset.x_test[new]])
     return x, np.concatenate([dataset.y_train[old], dataset.y_test[new]])
+
+
+def _weights(dataset: Dataset, rows: IntArray) -> Weights | None:
+    """Of the same rows; test rows, which nobody trains on, have 1."""
+    if dataset.weights is None:
+        return None
+    return np.concatenate([dataset.weights, np.ones(len(dataset.y_test), dtype=np.float32)])[rows]
 
 
 def save_plan(path: str | Path, plan: Plan) -> None:

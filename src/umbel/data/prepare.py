@@ -188,7 +188,8 @@ def prepared(people: Population, how: Preparation) -> Population:
     if isinstance(how.objective, Regress) and isinstance(goal, Regress):
         goal = how.objective
     if how.scaling == "federated":
-        ready = replace(people, pool=Pool(how.applied(people.pool.x), people.pool.y), objective=goal)
+        ready = replace(people, pool=people.pool._replace(x=how.applied(people.pool.x)),
+                        objective=goal)
     else:
         ready = replace(_apart(people, how), objective=goal)
     return replace(ready, levels=how.levels, columns=())
@@ -198,13 +199,14 @@ def _apart(people: Population, how: Preparation) -> Population:
     """Each client with its own copies of its rows, scaled by its own training rows."""
     train, test, validation = list(people.train), list(people.test), people.validation and list(people.validation)
     changes = list(people.changes)
-    xs, ys, at = [], [], 0
+    parts: list[Pool] = []
+    at = 0
     for i, own in enumerate(people.train):
         later = [k for k, change in enumerate(changes) if change.client == i]
         held = np.unique(np.concatenate([own, people.test[i], *(rows for k in later for rows in changes[k][2:4]),
                                          *([] if validation is None else [validation[i]])]))
-        xs.append(how.applied(people.pool.x[held], people.pool.x[own]))
-        ys.append(people.pool.y[held])
+        mine = people.pool.take(held)
+        parts.append(mine._replace(x=how.applied(mine.x, people.pool.x[own])))
         train[i], test[i] = (at + np.searchsorted(held, rows) for rows in (own, people.test[i]))
         if validation is not None:
             validation[i] = at + np.searchsorted(held, validation[i])
@@ -213,5 +215,5 @@ def _apart(people: Population, how: Preparation) -> Population:
             moved = [at + np.searchsorted(held, rows) for rows in (change.train, change.test)]
             changes[k] = change._replace(train=moved[0], test=moved[1])
         at += len(held)
-    return replace(people, pool=Pool(np.concatenate(xs), np.concatenate(ys)), train=train, test=test,
-                   changes=tuple(changes), validation=validation)
+    return replace(people, pool=Pool.joined(parts), train=train, test=test, changes=tuple(changes),
+                   validation=validation)

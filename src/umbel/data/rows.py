@@ -17,6 +17,7 @@ from umbel.nets.objective import Classify, Objective, objective_of
 
 Array = NDArray[Any]
 Half = tuple[Array, Array]  # inputs and targets
+HEAVIEST = 1_000_000  # a weight of a row is less
 WORDS = {"pixels": "uint8 images", "numbers": "floats", "tokens": "int64 tokens"}  # the three kinds of input
 
 
@@ -58,6 +59,20 @@ def sites(given: Mapping[str, Sequence[Any]], objective: Any = None) -> tuple[li
         first = checked[0][0][0]
         like = like or Like(first.shape[1:], (kind_of(first),), f"those of {of}")
     return checked, goal, inferred
+
+
+def weights(of: str, given: Any, rows: int) -> NDArray[np.float32]:
+    """What the losses of these rows are multiplied by: a number from 0 for each, and not 0 for all."""
+    each = np.asarray(given)
+    if each.shape != (rows,) or each.dtype.kind not in "fiu":
+        raise UmbelError(f"The weights of {of} must be one number for each of its {rows:,} rows. Got {each.dtype} of"
+                         f" the shape {each.shape} instead.")
+    if len(wrong := np.flatnonzero(~((each >= 0) & (each < HEAVIEST)))):
+        raise UmbelError(f"The weights of {of} must be numbers from 0 and below {HEAVIEST:,}. Got {each[wrong[0]]:g} in"
+                         f" row {wrong[0]}.")
+    if not each.any():
+        raise UmbelError(f"The weights of {of} must be above 0 for some row to train on. All of them are 0.")
+    return each.astype(np.float32)
 
 
 def kind_of(x: Array) -> str:

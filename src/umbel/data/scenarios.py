@@ -247,6 +247,8 @@ def draw(
         "groups": groups, **drawn.facts, "overlap": _overlap(train, test), "data_hash": dataset.digest,
         **({"understood": dict(dataset.understood)} if dataset.understood else {}),
         **({"ordered": True} if first.natural and dataset.ordered else {}),
+        **({"late": [int(dataset.late[rows].sum()) for rows in train]} if first.natural and dataset.late is not None
+           else {}),
     }  # fmt: skip
     return Plan(train, test, shifts, truth, dataset.classes, mode, facts, dealt=drawn.truth, validation=validation)
 

@@ -20,7 +20,7 @@ from umbel import plugins
 from umbel.data import formats, natural
 from umbel.data.clients import IntArray
 from umbel.data.formats import Halves, Piece, Reader
-from umbel.data.rows import laid_out, site
+from umbel.data.rows import laid_out, site, weights
 from umbel.errors import UmbelError, unknown
 from umbel.files import digester
 from umbel.nets import model_for
@@ -51,6 +51,8 @@ class Dataset:
     understood: Mapping[str, Any] = field(default_factory=dict)  # of a file: columns, kinds, what was left out
     validation: NDArray[np.bool_] | None = None  # of the training rows, which nobody trains on; None = drawn
     ordered: bool = False  # an owner's rows are in the order of time, training rows before test rows
+    late: NDArray[np.bool_] | None = None  # of ordered training rows: an owner's last, which choose; None = a tenth
+    weights: NDArray[np.float32] | None = None  # of the training rows: what their losses are multiplied by; None = 1
     redrawn: float = 0.0  # the share of an owner's rows that each seed draws anew as test rows; 0 = the split is fixed
 
     def __post_init__(self) -> None:
@@ -62,6 +64,9 @@ class Dataset:
             raise UmbelError(f"The data set '{self.name}' must have the {goal.classes} classes of its objective."
                              f" Got {self.classes} instead.")
         self._refuse_owners()
+        if self.weights is not None:
+            weight = weights(f"the set '{self.name}'", self.weights, len(self.y_train))
+            object.__setattr__(self, "weights", weight)
         object.__setattr__(self, "objective", goal)
         object.__setattr__(self, "classes", goal.classes)
 
@@ -92,6 +97,8 @@ class Dataset:
             digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
         if self.validation is not None:
             digest.update(self.validation.tobytes())
+        if self.weights is not None:
+            digest.update(b"weights" + self.weights.astype("<f4").tobytes())
         return digest.hexdigest()
 
     @property
@@ -447,7 +454,7 @@ def _natural(name: str, found: natural.Natural) -> Dataset:
     part = f"{rows:,} of {source.train:,}" if rows != source.train else ""
     read = Dataset(name, *found[:4], part=part, objective=source.objective, levels=source.levels,
                    clients=found.clients, owners=found.owners, ordered=source.ordered,
-                   redrawn=source.redrawn).checked()
+                   redrawn=source.redrawn, late=found.late).checked()
     if read.x_train.shape[1:] != source.shape:
         raise UmbelError(f"The rows of {name} must be of the shape {source.shape}. Got {read.x_train.shape[1:]}.")
     return read

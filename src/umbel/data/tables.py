@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from umbel.data.clients import IntArray
 from umbel.data.formats import reading
+from umbel.data.rows import HEAVIEST
 from umbel.errors import UmbelError, unknown
+from umbel.fields import refuse_names
 from umbel.files import opened
 from umbel.nets.objective import Classify, Objective, Regress
 from umbel.seeds import generator
@@ -45,6 +47,7 @@ class Asked:
     categories: tuple[str, ...] = ()  # columns of whole numbers that are names
     split: str = "rows"  # or time:COLUMN, column:NAME
     test_share: float = 0.25
+    weight: str | None = None  # the column by which the losses of training rows are multiplied
 
     def __post_init__(self) -> None:
         kind, _, name = self.split.partition(":")
@@ -69,7 +72,7 @@ class Asked:
     @property
     def named(self) -> tuple[str, ...]:
         """Columns that are no inputs, in the order in which their absence is told."""
-        return tuple(name for name in (self.client, self.target, self.order) if name is not None)
+        return tuple(name for name in (self.client, self.target, self.order, self.weight) if name is not None)
 
 
 class Part(NamedTuple):
@@ -93,6 +96,7 @@ class Table:
     target: "Target"
     order: Array | None  # (rows,) moments, by which a client's rows are in order; or the place of a row's word in WORDS
     about: dict[str, Any] = field(default_factory=dict)  # what was understood, as JSON
+    weight: NDArray[np.float32] | None = None  # (rows,) of the loss; None = all rows count alike
 
 
 class Target(NamedTuple):
@@ -193,6 +197,7 @@ class _Column:
 
     def _hashes(self, values: Array) -> NDArray[np.float32]:
         codes, names = pandas_or_say().factorize(values)  # -1 = missing
+        refuse_names(names, f"The texts in the column '{self.name}' of {self.where}")
         for name in names:
             self.names.setdefault(name, hashed(name))
         if len(self.names) > MOST_LEVELS:
@@ -277,6 +282,7 @@ def gathered(parts: Iterable[Part], asked: Asked, name: str, known: Mapping[str,
     inputs: dict[str, _Column] = {}
     owners: list[Array] = []
     orders: list[Array] = []
+    weights: list[Array] = []
     goal = _Goal(asked, name, known is not None)
     whose: dict[str, int] = {}
     header: list[str] | None = None
@@ -285,6 +291,7 @@ def gathered(parts: Iterable[Part], asked: Asked, name: str, known: Mapping[str,
         columns = [str(column) for column in frame.columns]
         if header is None:
             header = columns
+            refuse_names(header, f"The columns of {name}")
             _refuse_absent(asked, header, name, client, known or ())
             inputs = {column: _Column(column, name, column in asked.categories) for column in header
                       if column not in (*asked.named, *asked.drop)}
@@ -302,10 +309,12 @@ def gathered(parts: Iterable[Part], asked: Asked, name: str, known: Mapping[str,
             owners.append(_whose(frame, asked.client, client, first, name, whose))
         if asked.order is not None:
             orders.append(_order(pandas, frame[asked.order], asked, name, first))
+        if asked.weight is not None:
+            weights.append(_weights(frame[asked.weight], asked.weight, name, first))
         rows += len(frame)
     if not rows:
         raise UmbelError(f"A table needs rows, and {name} has none.")
-    return _joined(inputs, goal, owners, orders, whose, name, rows, known is not None)
+    return _joined(inputs, goal, owners, orders, weights, whose, name, rows, known is not None)
 
 
 def _refuse_absent(asked: Asked, header: list[str], name: str, client: str | None, known: Iterable[str]) -> None:
@@ -323,6 +332,7 @@ def _whose(frame: Any, column: str | None, client: str | None, first: int, name:
     if column is None:
         return np.full(len(frame), whose.setdefault(str(client), len(whose)), dtype=np.int32)
     codes, names = pandas_or_say().factorize(frame[column])
+    refuse_names(map(_said, names), f"The clients in the column '{column}' of {name}")
     if (codes < 0).any():
         raise UmbelError(f"Every row of {name} must say whose it is. Row {first + int(np.flatnonzero(codes < 0)[0])}"
                          f" has no '{column}'.")
@@ -334,6 +344,15 @@ def _whose(frame: Any, column: str | None, client: str | None, first: int, name:
 def _said(value: Any) -> str:
     """A name as people write it: 3, not 3.0."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+
+def _weights(series: Any, column: str, name: str, first: int) -> Array:
+    numbers: Array = pandas_or_say().to_numeric(series, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    if len(wrong := np.flatnonzero(~((numbers >= 0) & (numbers < HEAVIEST)))):
+        raise UmbelError(f"The weights in the column '{column}' of {name} must be numbers from 0 and below"
+                         f" {HEAVIEST:,}. Got '{series.iloc[wrong[0]]}' in row {first + int(wrong[0])}.")
+    weights: Array = numbers.astype(np.float32)
+    return weights
 
 
 def _order(pandas: Any, series: Any, asked: Asked, name: str, first: int) -> Array:
@@ -390,6 +409,7 @@ class _Goal:
         values = np.concatenate(self.parts)[known]
         if self.kind == "category":
             names, codes = np.unique(values.astype(str), return_inverse=True)
+            refuse_names(names.tolist(), f"The texts in the column '{self.asked.target}' of {self.where}")
             return self._several(Target(codes.astype(np.int64), tuple(names.tolist()), True))
         values = values.astype(np.float64)
         if self.regress:
@@ -413,8 +433,8 @@ class _Goal:
         return target
 
 
-def _joined(inputs: dict[str, _Column], goal: _Goal, owners: list[Array], orders: list[Array], whose: dict[str, int],
-            name: str, rows: int, all_of_them: bool) -> Table:
+def _joined(inputs: dict[str, _Column], goal: _Goal, owners: list[Array], orders: list[Array], weights: list[Array],
+            whose: dict[str, int], name: str, rows: int, all_of_them: bool) -> Table:
     known = goal.known()
     if not known.any():
         raise UmbelError(f"The target '{goal.asked.target}' of {name} must have values. It has none.")
@@ -436,8 +456,10 @@ def _joined(inputs: dict[str, _Column], goal: _Goal, owners: list[Array], orders
         "target": {"name": goal.asked.target, **({"classes": list(target.names)} if target.names else {})},
         "rows": len(x), "rows_without_target": rows - len(x), "split": goal.asked.split,
     }
+    about |= {"weight": goal.asked.weight} if weights else {}
     made = Table(name, x, tuple(reader.name for reader in used), tuple(len(reader.names) for reader in used), clients,
-                 place[owner], target, np.concatenate(orders)[known] if orders else None, about)
+                 place[owner], target, np.concatenate(orders)[known] if orders else None, about,
+                 np.concatenate(weights)[known] if weights else None)
     return _in_time(made) if goal.asked.by_time else made
 
 
@@ -447,7 +469,7 @@ def _in_time(table: Table) -> Table:
     rows = np.empty(len(table.x), dtype=np.int64)
     rows[np.argsort(table.owner, kind="stable")] = np.lexsort((table.order, table.owner))
     return replace(table, x=table.x[rows], target=table.target._replace(values=table.target.values[rows]),
-                   order=table.order[rows])
+                   order=table.order[rows], weight=None if table.weight is None else table.weight[rows])
 
 
 def _told(reader: _Column) -> dict[str, Any]:

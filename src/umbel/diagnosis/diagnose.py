@@ -10,7 +10,7 @@ from umbel.algorithms.auto import Auto, advised, clusters_of, metric_of, worth_o
 from umbel.algorithms.base import Local, State
 from umbel.clustering.differences import Difference, differences
 from umbel.clustering.parts import Parts, read
-from umbel.clustering.tested import p_said
+from umbel.clustering.said import p_said
 from umbel.clustering.worth import PLANS, Worth, called
 from umbel.diagnosis.separating import clusters, kind_names, places
 from umbel.errors import UmbelError

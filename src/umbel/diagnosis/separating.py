@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from umbel.clustering.differences import Difference
+from umbel.clustering.energy import energy
 from umbel.clustering.parts import Floats, Ints, Parts
-from umbel.clustering.tested import energy
 from umbel.nets.objective import Objective
 
 MOST = 3  # labels that a sentence names

@@ -69,6 +69,8 @@ class LocalClients:
         if device.type == "cuda" and self.x.dtype == torch.uint8 and self.x.numel() <= RESIDENT:
             self.x = self.x.float() / 255  # four times the memory, two kernels less in every step
         self.y = torch.from_numpy(population.pool.y).to(device)
+        weight = population.pool.weight
+        self.weight = None if weight is None else torch.from_numpy(weight).to(device)  # (rows,) in the loss
         self.diary = Diary()
         self._cache: dict[tuple[int, str, int | None], IntArray] = {}  # by client, kind of rows, change in force
 
@@ -80,7 +82,7 @@ class LocalClients:
             train, test = (people.train[i], people.test[i]) if change is None else people.changes[change][2:4]
             known = {} if people.validation is None else {"fit": train, "validation": people.validation[i]}
             self._cache[i, which, change] = known[which] if which in known else rows_of(
-                train, test, which, self.seed, people.names[i], people.ordered)
+                train, test, which, self.seed, people.names[i], people.ordered, people.late[i] if people.late else 0)
         return self._cache[i, which, change]
 
     def plan(self, i: int, cohort: Cohort, work: Work, now: int = 0) -> IntArray:
@@ -103,9 +105,11 @@ class LocalClients:
         for start in range(0, len(plan), at_once):
             rows = torch.from_numpy(plan[start : start + at_once])
             own = drawn[start : start + at_once]
-            for live, key, *batch in zip(rows >= 0, own, *self.gather(rows.clamp(min=0)), strict=True):
-                x, y = batch if bool(live[-1]) else (part[live] for part in batch)
-                yield Batch(x, y, key=key)
+            index = rows.clamp(min=0)
+            weights = [] if self.weight is None else [self.weight[index.to(self.device)]]
+            for live, key, *batch in zip(rows >= 0, own, *self.gather(index), *weights, strict=True):
+                x, y, *weight = batch if bool(live[-1]) else (part[live] for part in batch)
+                yield Batch(x, y, None, key, *weight)
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] and labels of these rows."""
@@ -222,8 +226,13 @@ class LocalEngine(Federation):
         if not isinstance(call.task, Loop):
             return 0
         work = call.work
-        rows = [len(self.clients.rows(i, work.rows, call.now)) for i in call.cohort.ids.tolist()]
+        rows = self.rows_told(call).tolist()
         return sum(work.steps or work.epochs * -(-size // (work.batch or size)) for size in rows if size)
+
+    def rows_told(self, call: Call) -> Tensor:
+        """As many as there are: the data lie in this process."""
+        return torch.tensor([len(self.clients.rows(i, call.work.rows, call.now)) for i in call.cohort.ids.tolist()],
+                            dtype=torch.long)
 
     def memory(self) -> tuple[Tree, dict[str, int]]:
         """The last page of every client."""

@@ -37,11 +37,11 @@ def write_clients(folder: Path, people: Population, net: Model, seed: int, advic
     np.savez(packed, **rows)
     facts = {"names": people.names, "objective": net.objective.described(), "seed": seed, "model": net.name,
              "shape": net.shape, "levels": net.levels, "precision": net.precision, "mean": net.mean.flatten().tolist(),
-             "std": net.std.flatten().tolist(), "ordered": people.ordered,
+             "std": net.std.flatten().tolist(), "ordered": people.ordered, "late": people.late,
              "changes": [[change.round, change.client, change.group] for change in people.changes]}
     contents: dict[str, Bytes | Iterable[Bytes]] = {
-        "x.npy": _npy(people.pool.x), "y.npy": _npy(people.pool.y), "rows.npz": packed.getvalue(),
-        "facts.json": json.dumps(facts).encode(),
+        **{f"{name}.npy": _npy(part) for name, part in people.pool._asdict().items() if part is not None},
+        "rows.npz": packed.getvalue(), "facts.json": json.dumps(facts).encode(),
     }
     for name, content in contents.items():
         write_atomically(folder / name, content, durable=False, private=True, advice=advice)
@@ -63,11 +63,11 @@ def clients_from(folder: Path) -> tuple[LocalClients, Model]:
                                 for which in ("train", "test", "changed"))
         held = np.split(rows["validation"], rows["validation_ends"][:-1]) if "validation" in rows else None
     objective = objective_of(facts["objective"])
-    pool = Pool(np.load(folder / "x.npy", mmap_mode="c"), np.load(folder / "y.npy", mmap_mode="c"))
+    pool = Pool(**{path.stem: np.load(path, mmap_mode="c") for path in folder.glob("*.npy")})
     changes = tuple(Change(round, client, changed[2 * k], changed[2 * k + 1], group)
                     for k, (round, client, group) in enumerate(facts["changes"]))
     people = Population(pool, train, test, np.zeros(len(train), dtype=np.int64), objective, facts["names"],
-                        ordered=facts["ordered"], changes=changes, validation=held)
+                        ordered=facts["ordered"], late=tuple(facts["late"]), changes=changes, validation=held)
     net = build(facts["model"], tuple(facts["shape"]), objective, tuple(facts["mean"]), tuple(facts["std"]),
                 tokens=pool.x.dtype == np.int64, levels=tuple(facts["levels"]))
     return LocalClients(people, facts["seed"], torch.device("cpu")), replace(net, precision=facts["precision"])

@@ -134,6 +134,8 @@ class Simulator(LocalEngine):
             keys = [self.clients.keys(i, call.cohort, length)[:, None] for i, length in zip(ids, lengths, strict=True)]
             beside["key"] = torch.from_numpy(side_by_side(keys)[..., 0]).to(self.device)  # (steps, clients)
         index = index.clamp(min=0)  # on a GPU, a client that has finished may be trained on with nobody looking
+        if self.clients.weight is not None:
+            beside["weight"] = self.clients.weight[index]  # (steps, clients, size)
         changing = {name: options[name] for name in task.changing if isinstance(options.get(name), float)}
         steps = self._steps(task, options, changing, carry, fixed, index, beside)
         steps.load(carry, fixed, index, beside, changing)

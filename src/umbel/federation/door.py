@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from html import escape
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -22,10 +22,13 @@ from torch import Tensor
 from umbel import tree
 from umbel.data.clients import Work
 from umbel.errors import UmbelError
+from umbel.federation.attackers import Attackers
+from umbel.federation.belief import Known, doubts, is_ragged, misfit
 from umbel.federation.ledger import Ledger, Line
+from umbel.federation.lengths import BOUND, Lengths
 from umbel.federation.phases import TRAIN
 from umbel.federation.provenance import Provenance
-from umbel.federation.tasks import Leaf, Task, UpTo, refuse_unknown_options
+from umbel.federation.tasks import ROWS, STEPS, Plain, Task, refuse_unknown_options
 from umbel.federation.uplink import Uplink, arrive, promises
 from umbel.nets.model import Model
 from umbel.tree import Held, Ragged, Tree
@@ -114,12 +117,14 @@ class Federation(ABC):
         self.online = torch.ones(len(names), dtype=torch.bool)  # who can be asked now
         self.now = 0  # the round that `arrive` was last told of: clients hold the rows of this one
         self.ledger = Ledger()
-        self.lost: dict[str, str] = {}  # whose answers were lost, and why, since the round began
+        self.lost: dict[str, list[str]] = {}  # whose answers were lost since the round began, and why each was
         self.provenance = Provenance()  # where it comes from; set by whoever builds it
         self.seconds: dict[str, float] = defaultdict(float)  # spent in `map`, by phase
         self.steps = 0  # batches that clients trained on, as far as that is known; scoring is left out
         self.workers = 1  # processes that an engine may share the work with
         self.uplinks: tuple[Uplink, ...] = ()  # what every answer passes on its way out of a client
+        self.bound = BOUND  # how many times as long as usual an update may be (federation/lengths.py); 0 = any
+        self.attackers: Attackers | None = None  # of a simulation: clients that lie
         self._watch: Watch = lambda phase, done, asked: None
         self._allowed = {"train", "fit", "validation"}
 
@@ -140,9 +145,23 @@ class Federation(ABC):
     def remember(self, pages: Tree, rounds: dict[str, int]) -> None:
         """Give clients back what `memory` returned."""
 
+    @property
+    def honest(self) -> Tensor:
+        """(n,) who is no attacker: of whom scores are."""
+        return torch.ones(len(self.names), dtype=torch.bool) if self.attackers is None else ~self.attackers.who
+
     def steps_of(self, call: Call) -> int:
         """Batches that clients train on in a call; sites of a real federation do not say."""
         return 0
+
+    def rows_told(self, call: Call) -> Tensor | None:
+        """(m,) how many rows of the kind that is asked for the clients of a call have at most; None = not known."""
+        return None
+
+    def note(self, lost: Mapping[str, str]) -> None:
+        """Write down whose answers to one call were lost, and why."""
+        for name, reason in lost.items():
+            self.lost.setdefault(name, []).append(reason)
 
     def close(self) -> None:  # noqa: B027 (most engines hold nothing)
         """Let go of what an engine holds outside this process."""
@@ -198,6 +217,8 @@ class Federation(ABC):
         self._bill_down(call, names)
         stages = promises(self.net, call)
         expected = stages[0]
+        known = _known(call, self.rows_told(call))
+        lengths = Lengths(call, expected, self.net.statistics) if self.bound else None
         answers: Tree = {}
         heard = torch.zeros(len(cohort.ids), dtype=torch.bool)
         lost: dict[str, str] = {}
@@ -207,22 +228,30 @@ class Federation(ABC):
                 lost[names[chunk.position]] = chunk.reason
                 done += 1
             else:
-                good, reasons = believed(chunk, stages[-1])
+                chunk = self.attackers.lie(chunk, call) if self.attackers else chunk
+                good, reasons = believed(chunk, stages[-1], tree.take(known, chunk.positions))
                 if len(good.positions):
                     self._bill_up(call, names, good)
                 if call.uplinks and len(good.positions):
                     undone = arrive(good.send, call, good.positions, stages)
-                    good, more = believed(Answered(good.positions, undone), expected)
+                    good, more = believed(Answered(good.positions, undone), expected,
+                                          tree.take(known, good.positions))
                     reasons |= more
                 lost |= {names[position]: reason for position, reason in reasons.items()}
                 if len(good.positions):
                     _place(answers, good, expected, len(heard))
                     heard[good.positions] = True
+                    if lengths is not None:
+                        with one_thread():
+                            lengths.measure(good)
                 done += len(chunk.positions)
             self._watch(cohort.phase, done, len(cohort.ids))
+        if lengths is not None:
+            for position, reason in lengths.too_long(heard, self.bound).items():
+                lost[names[position]], heard[position] = reason, False
         self.seconds[cohort.phase] += time.perf_counter() - started
         self.steps += self.steps_of(call)
-        self.lost |= lost
+        self.note(lost)
         if not bool(heard.any()):
             raise NobodyAnswered(lost)
         return Heard(cohort.ids[heard], _joined(answers, heard), lost)
@@ -267,67 +296,29 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def believed(chunk: Answered, expected: Tree) -> tuple[Answered, dict[int, str]]:
+def _known(call: Call, rows: Tensor | None) -> dict[str, Tensor]:
+    """(m,) each: what the server knows of the clients that it asks; nothing where noise may have been added to rows."""
+    noisy = isinstance(call.task, Plain) and call.task.after and any(
+        type(uplink).release is not Uplink.release for uplink in call.uplinks)
+    if rows is None or noisy:
+        return {}
+    epochs, steps, batch, _ = call.work
+    size = torch.full_like(rows, batch) if batch else rows.clamp(min=1)
+    return {ROWS: rows, STEPS: torch.full_like(rows, steps) if steps else epochs * -(-rows // size)}
+
+
+def believed(chunk: Answered, expected: Tree, known: Known | None = None) -> tuple[Answered, dict[int, str]]:
     """Part a chunk into what can be believed and, by position, why the rest cannot."""
-    if fault := _misfit(chunk.send, expected):
+    if fault := misfit(chunk.send, expected):
         return Answered(chunk.positions[:0], {}), {int(position): fault for position in chunk.positions}
-    leaves = tree.named(chunk.send)
-    rules = _rules(leaves, tree.named(expected))
     with one_thread():  # a second one would wait for a core while other processes train
-        sound = [leaf.sum().isfinite() for leaf in leaves.values() if leaf.is_floating_point()]  # NaN outlasts a sum
-        if all_true([*sound, *(fits(leaves[name]).all() for name, _, fits in rules if fits is not torch.isfinite)]):
-            return chunk, {}
-        good = torch.ones(len(chunk.positions), dtype=torch.bool)
-        reasons: dict[int, str] = {}
-        for name, reason, fits in rules:
-            fine = fits(leaves[name]).reshape(len(good), leaves[name][0].numel()).all(1).cpu()
-            reasons |= {int(position): reason for position in chunk.positions[good & ~fine]}
-            good &= fine
+        reasons = doubts(chunk.send, expected, known or {})
+    if not reasons:
+        return chunk, {}
+    good = torch.ones(len(chunk.positions), dtype=torch.bool)
+    good[list(reasons)] = False
     kept = tree.each(lambda leaf: leaf[good.to(leaf.device)], chunk.send)
-    return Answered(chunk.positions[good], kept), reasons
-
-
-def _rules(leaves: Mapping[str, Tensor],
-           promised: Mapping[str, Any]) -> list[tuple[str, str, Callable[[Tensor], Tensor]]]:
-    """Name of a leaf, why it is not believed, and what must hold of all its numbers."""
-    rules: list[tuple[str, str, Callable[[Tensor], Tensor]]] = [
-        (name, "not finite", torch.isfinite) for name, leaf in leaves.items() if leaf.is_floating_point()]
-    for name, leaf in promised.items():
-        if leaf.least is not None:
-            rules.append((name, f"{name} is below {leaf.least}", partial(torch.ge, other=leaf.least)))
-        if leaf.most is not None:
-            rules.append((name, f"{name} is above {leaf.most}", partial(torch.le, other=leaf.most)))
-    return rules
-
-
-def all_true(flags: list[Tensor]) -> bool:
-    """Of single flags: one wait for each device, not one for each flag."""
-    devices = {flag.device for flag in flags}
-    return all(bool(torch.stack([flag for flag in flags if flag.device == device]).all()) for device in devices)
-
-
-def _misfit(send: Any, expected: Any, path: str = "answer") -> str | None:
-    """Why a stacked answer is not what the task promised, or None."""
-    if isinstance(expected, dict):
-        if not isinstance(send, dict) or set(send) != set(expected):
-            return f"{path} has other names than promised"
-        if fault := next((fault for name in expected if (fault := _misfit(send[name], expected[name], name))), None):
-            return fault
-        lengths = {name: send[name].shape[1] for name, leaf in expected.items() if _is_ragged(leaf)}
-        return f"{path} has ragged parts of different lengths {lengths}" if len(set(lengths.values())) > 1 else None
-    leaf: Leaf = expected
-    shape = tuple(send.shape[1:])
-    fits = len(shape) == len(leaf.shape) and all(
-        got <= want.most if isinstance(want, UpTo) else got == want
-        for got, want in zip(shape, leaf.shape, strict=True)
-    )
-    if not fits or send.dtype != leaf.dtype:
-        return f"{path} has shape {shape} and type {send.dtype}, promised were {leaf.shape} and {leaf.dtype}"
-    return None
-
-
-def _is_ragged(leaf: Any) -> bool:
-    return isinstance(leaf, Leaf) and any(isinstance(axis, UpTo) for axis in leaf.shape)
+    return Answered(chunk.positions[good], kept), {int(chunk.positions[row]): why for row, why in reasons.items()}
 
 
 def _place(answers: Tree, chunk: Answered, expected: Tree, count: int) -> None:
@@ -341,7 +332,7 @@ def _place(answers: Tree, chunk: Answered, expected: Tree, count: int) -> None:
                 put(places.setdefault(name, {}), send[name], leaf)
                 continue
             rows = send[name]
-            if _is_ragged(leaf):
+            if is_ragged(leaf):
                 places.setdefault(name, _Rows()).update(zip(positions.tolist(), rows, strict=True))
                 continue
             rows = rows if rows.is_floating_point() else rows.cpu()

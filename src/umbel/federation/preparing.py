@@ -14,7 +14,7 @@ from umbel.data.prepare import Preparation, Sums
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort, Federation
 from umbel.federation.phases import PREPARE
-from umbel.federation.tasks import COUNT, Client, Leaf, Plain, Reply, UpTo, register
+from umbel.federation.tasks import SIZE, Client, Leaf, Of, Plain, Reply, UpTo, register
 from umbel.nets.model import Model
 from umbel.nets.objective import Regress
 from umbel.tree import Tree
@@ -35,7 +35,7 @@ def _column_sums(net: Model, client: Client, *, numbers: tuple[int, ...], moment
 
 def _promised_sums(net: Model, *, numbers: tuple[int, ...], moments: bool, target: bool) -> Tree:
     wide = Leaf((len(numbers),), torch.float64)
-    return {"column_counts": Leaf((len(numbers),), torch.int64, least=0), "size": COUNT,
+    return {"column_counts": Leaf((len(numbers),), torch.int64, least=0, most=Of("size")), "size": SIZE,
             **({"column_sums": wide, "column_squares": wide} if moments else {}),
             **({"target_sums": Leaf((2,), torch.float64)} if target else {})}
 

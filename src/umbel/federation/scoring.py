@@ -1,16 +1,20 @@
 """Scoring a model on a client's rows."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from umbel import tree
-from umbel.federation.tasks import COUNT, Leaf, Reply, Rows, register
+from umbel.federation.tasks import SIZE, Leaf, Of, Reply, Rows, register
 from umbel.federation.training import STEP
 from umbel.nets.model import Model
 from umbel.nets.objective import BROKEN
 from umbel.tree import Params, Tree
+
+FAR = 1e150  # no sum over a client's rows is farther from 0: of squares of float32 in units of 1e30 at most
 
 
 def _judged(net: Model, params: Params, x: Tensor, y: Tensor) -> Tree:
@@ -25,8 +29,20 @@ def _tally(net: Model, values: Tree, **_: Any) -> Reply:
 
 
 def _tallied(net: Model, **_: Any) -> Tree:
-    sums = {name: Leaf(shape, torch.float64) for name, shape in net.objective.sums.items()}
-    return {**sums, "loss": Leaf((), torch.float64), "size": COUNT}
+    counts = net.objective.counts
+    sums = {name: _counted(shape, Of(*counts[name]), partial(net.objective.agrees, name)) if name in counts
+            else _number(shape) for name, shape in net.objective.sums.items()}
+    return {**sums, "loss": _number(()), "size": SIZE}
+
+
+def _number(shape: tuple[int, ...]) -> Leaf:
+    return Leaf(shape, torch.float64, least=-FAR, most=FAR)
+
+
+def _counted(shape: tuple[int, ...], among: Of, agrees: Callable[[Tensor], Tensor]) -> Leaf:
+    """Numbers that count: the one there is, or all of a line together, are no more than what they are counted among."""
+    leaf = Leaf(shape, torch.float64, least=0, agrees=agrees)
+    return leaf._replace(total=among) if shape else leaf._replace(most=among)
 
 
 score = register(Rows("score", _judged, _tally, answers=_tallied, options=("become", *STEP)))
@@ -44,5 +60,5 @@ def _contrast(net: Model, values: Tree, **_: Any) -> Reply:
 
 
 contrast = register(Rows("contrast", _losses, _contrast, answers=lambda net, **_: {
-    "gain": Leaf((), torch.float64), "squares": Leaf((), torch.float64, least=0), "size": COUNT}))
+    "gain": _number(()), "squares": _number(())._replace(least=0), "size": SIZE}))
 """How much lower the second of two models makes the loss of a client's rows: its sum over rows, and that of squares."""

@@ -53,19 +53,32 @@ class UpTo(NamedTuple):
     most: int
 
 
+class Of(NamedTuple):
+    """A limit that differs between clients: another leaf of the same answer, or what the server knows of the client."""
+
+    name: str  # of a leaf; or ROWS or STEPS
+    times: int = 1
+
+
+ROWS, STEPS = "the rows told", "the steps asked for"  # of the kind that a call asks for; batches of training
+
+
 class Leaf(NamedTuple):
     """What a tensor in an answer must look like; the one thing a server can check before it believes it."""
 
     shape: tuple[int | UpTo, ...] = ()
     dtype: torch.dtype = torch.float32
     least: float | None = None  # no number may be below ...
-    most: float | None = None  # ... or above
+    most: float | Of | None = None  # ... or above
+    total: Of | None = None  # nor may the sum along the last axis be above
+    agrees: Callable[[Tensor], Tensor] | None = None  # what else holds of honest numbers, stacked (n, ...): flags
 
 
 Answers: TypeAlias = Callable[..., Tree]  # (net, **options) -> tree of Leaf
 Memory: TypeAlias = Callable[[Model, int], Tree]  # (net, run seed) -> what a client remembers before it was ever asked
 
 COUNT = Leaf((), torch.int64, least=0)
+SIZE = COUNT._replace(most=Of(ROWS))  # how many rows an answer is about: no more than the client has said it has
 
 
 def like(params: Params) -> Tree:
@@ -75,7 +88,7 @@ def like(params: Params) -> Tree:
 
 def a_model(net: Model, **_: Any) -> Tree:
     """The usual answer of a Loop: a trained model and the rows it was trained on."""
-    return {"model": like(net.shapes), "size": COUNT}
+    return {"model": like(net.shapes), "size": SIZE}
 
 
 def nothing(net: Model, seed: int) -> Tree:

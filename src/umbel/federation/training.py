@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from umbel import tree
-from umbel.federation.tasks import COUNT, Client, Loop, Plain, Reply, a_model, like, register
+from umbel.federation.tasks import SIZE, Client, Loop, Plain, Reply, a_model, like, register
 from umbel.nets.model import Batch, Model
 from umbel.nets.optimiser import OPTIONS, Rate, optimiser_of
 from umbel.tree import Params, Tree
@@ -53,7 +53,7 @@ def send_model(net: Model, client: Client, carry: Tree, fixed: Tree, *, send: tu
 
 def _sent(net: Model, *, send: tuple[str, ...] = (), **_: Any) -> Tree:
     whole = like(net.shapes)
-    return {"model": {name: whole[name] for name in send or whole}, "size": COUNT}
+    return {"model": {name: whole[name] for name in send or whole}, "size": SIZE}
 
 
 def _only_model(net: Model, client: Client, carry: Tree, fixed: Tree, **_: Any) -> Reply:

@@ -59,6 +59,10 @@ class Uplink:
         """The leaves that travel instead of the expected ones; of `received` only names count here."""
         return expected
 
+    def serves(self, needed: "Uplink") -> bool:
+        """Whether it does all that `needed` does, where a site asks for that one."""
+        return self == needed
+
     def __str__(self) -> str:
         values = [repr(getattr(self, each.name)) for each in fields(self)]
         settings = ",".join(value.removesuffix(".0").replace("e+", "e") for value in values)  # + joins a chain
@@ -112,6 +116,10 @@ class Clip(Uplink):
         own = send["model"]
         return _with_model(send, {name: torch.where(_beside(short, own[name]), own[name], scaled[name])
                                   for name in names})
+
+    def serves(self, needed: Uplink) -> bool:
+        """A smaller norm is stronger."""
+        return isinstance(needed, Clip) and self.norm <= needed.norm
 
 
 @dataclass(frozen=True)

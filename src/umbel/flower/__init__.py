@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from umbel.flower.apps import CONFIG, Patience, client_app, server_app
+    from umbel.flower.apps import CONFIG, Patience, client_app, server_app, table_model
 
-__all__ = ["CONFIG", "Patience", "client_app", "server_app"]
+__all__ = ["CONFIG", "Patience", "client_app", "server_app", "table_model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from umbel.data.prepare import Preparation
 from umbel.data.scenarios import MOST
 from umbel.errors import UmbelError, unknown
 from umbel.fields import bounded, bounded_real
@@ -35,7 +36,7 @@ from umbel.runs.run import Round
 from umbel.runs.sealed import Sealed
 from umbel.runs.session import Session, describe
 
-__all__ = ["CONFIG", "Patience", "client_app", "server_app"]
+__all__ = ["CONFIG", "Patience", "client_app", "server_app", "table_model"]
 
 LONGEST_WAIT = 10_000_000  # seconds: four months
 
@@ -48,6 +49,7 @@ CONFIG: dict[str, str | int | float] = {
     "eval-every": 1,
     "fine-tune": 0,  # epochs of fine-tuning before the last evaluation
     "uplink": "",  # what answers pass on their way out of a site, as in "topk:0.1+quantise:8"
+    "bound": 10.0,  # how many times as long as usual an update may be and count; 0 = any length
     "model": "mlp",  # a registered name; with a model of your own, give both apps model=...
     "shape": "1x28x28",  # of one image: channels x height x width
     "classes": 10,
@@ -65,7 +67,8 @@ CONFIG: dict[str, str | int | float] = {
 def client_app(load_data: LoadData, model: Model | None = None) -> ClientApp:
     """The app of a site: its data, and its model if that is not one of `umbel list models`.
 
-    A node is configured by the site: `name` (required), `memory-dir`, `device`, and whatever `load_data` reads.
+    A node is configured by the site: `name` (required), `memory-dir`, `policy`, `audit`, `device`, `ordered`, and
+    whatever `load_data` reads.
     """
     return node_app(lambda context: site_of(context, load_data, model or model_of(_config(context.run_config))))
 
@@ -99,6 +102,14 @@ def model_of(config: Mapping[str, Any]) -> Model:
     if config["model"] not in list(MODELS):  # a server names it: no file of a site is imported by its word
         raise unknown("model", str(config["model"]), MODELS)
     return build(config["model"], shape, int(config["classes"]), (config["mean"],), (config["std"],))
+
+
+def table_model(preparation: Preparation | str | Path, name: str = "mlp") -> Model:
+    """The registered model of this name for rows that `umbel.read_site` prepared so: give it to both apps."""
+    how = preparation if isinstance(preparation, Preparation) else Preparation.read(preparation)
+    if how.objective is None:
+        raise UmbelError("A preparation for a model must say what is learnt. This one names no objective.")
+    return build(name, (len(how.inputs),), how.objective, levels=how.levels)
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +155,7 @@ def _print_changes(done: Round, names: list[str], before: dict[str, int], consol
     return now
 
 
-IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "uplink",
+IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", "uplink", "bound",
              "settings")  # of an Experiment
 
 
@@ -160,7 +171,8 @@ def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None,
     path = Path(config["out"] or Path.home() / "umbel-runs" / f"{experiment.method}-{number}").expanduser().absolute()
     recipe = {name: value for name, value in asdict(experiment).items() if name in IN_RECIPE}
     folder = RunFolder.create(path, {"data": "own", "engine": "flower", **about, **recipe})
-    fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock)
+    fed = Sites(path, net, grid, experiment.seed, secrets.token_hex(8), patience=_patience(config), clock=clock,
+                plan=plan_of(experiment))
     fed.write_down()
     describe(folder, fed)
     return Session(fed, experiment.algorithm(), experiment.options, folder)
@@ -177,13 +189,23 @@ def _resumed(grid: Grid, config: dict[str, Any], number: str, model: Model | Non
             raise UmbelError(f"The run in {path} is finished: there is nothing to resume.")
         experiment = Experiment(engine="flower", **{name: recipe[name] for name in IN_RECIPE if name in recipe})
         net = model or model_of(recipe)
-        fed = Sites.again(path, net, grid, experiment.seed, patience=_patience(config), clock=clock)
+        fed = Sites.again(path, net, grid, experiment.seed, patience=_patience(config), clock=clock,
+                          plan=plan_of(experiment))
         describe(folder, fed)
         saved = folder.load(experiment.algorithm().state)
     except BaseException:
         folder.close()
         raise
     return Session(fed, experiment.algorithm(), experiment.options, folder, saved)
+
+
+def plan_of(experiment: Experiment) -> dict[str, Any]:
+    """What a run will ask of sites, as far as it is known beforehand: their policies are held against it."""
+    algorithm = experiment.algorithm()
+    epochs = [algorithm.local.epochs, getattr(algorithm, "gradient_epochs", 0), experiment.fine_tune or 0]
+    rank = {"rank": algorithm.rank} if hasattr(algorithm, "rank") else {}
+    return {"method": experiment.method, "epochs": max(epochs), "rows": algorithm.local.rows,
+            "uplinks": experiment.uplink, "tells": list(algorithm.tells), **rank}
 
 
 def _settings(text: str) -> dict[str, str]:
@@ -209,6 +231,9 @@ def _wait_for_nodes(fed: Any, config: dict[str, Any]) -> None:
         there = int(fed.online.sum())
         if there >= config["min-nodes"]:
             return
+        if there < config["min-nodes"] <= there + len(fed.forbidden):  # waiting changes no policy
+            raise UmbelError(f"The run begins with {config['min-nodes']} nodes, and {len(fed.forbidden)} of those that"
+                             f" are connected refuse it: {' '.join(sorted(set(fed.forbidden.values())))}")
         if fed.clock.now() >= end:
             raise UmbelError(f"After {config['wait']:g} s there are {there} nodes of the {config['min-nodes']} with"
                              " which the run begins: start more, or lower min-nodes.")

@@ -1,15 +1,18 @@
 """A node of a Flower federation: one client, its rows, and a folder for what it remembers.
 
 The node answers two kinds of message: `query.describe` (who are you, and do we mean the same model?) and `train` (do a
-task, which it looks up by name). Its rows never leave it; what a task sends is all that travels.
+task, which it looks up by name). Its rows never leave it; what a task sends is all that travels, as far as the site's
+policy allows it, and a line of each message is in the site's log before its answer leaves.
 """
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -25,17 +28,33 @@ from umbel.data.rows import Like, site
 from umbel.engines.local import Diary, LocalClients, device_of
 from umbel.errors import UmbelError
 from umbel.federation.door import Silent
-from umbel.files import make_folder, read_bytes, write_atomically
-from umbel.flower.wire import NAME, WORDS, Unbelievable, call_from, digest, fingerprint, record, shown, words
+from umbel.files import clear_leftovers, make_folder, parse_json, read_bytes, remove, write_atomically
+from umbel.flower import audit
+from umbel.flower.policy import BY_CLASS, OPEN, Forbidden, Policy
+from umbel.flower.wire import (
+    NAME,
+    WORDS,
+    Unbelievable,
+    call_from,
+    digest,
+    facts_of,
+    fingerprint,
+    record,
+    shown,
+    words,
+)
 from umbel.nets.model import Model
-from umbel.tree import Tree
+from umbel.tree import Tree, nbytes
 
 Half: TypeAlias = tuple[NDArray[Any], NDArray[Any]]  # inputs and targets
 LoadData: TypeAlias = Callable[[Context], tuple[Half, Half | None]]  # training and test rows of this node
+Words: TypeAlias = dict[str, Any]
 
-MOST_JOBS = 1024  # in one call; FLAG's trial asks for one of each partition that it compares
-MOST_STEPS = 2**20  # of training in one call: ten epochs of 50,000 rows in batches of 10 are 50,000
-MOST_DRAWN = 2**25  # rows in the batches of one job, whose numbers are drawn beforehand: 600 epochs of 50,000
+SITES: WeakKeyDictionary[ClientApp, Callable[[Context], "Site"]] = WeakKeyDictionary()  # what apps are made of
+LEAST_ROOM = 2**24  # bytes that must be free where a site remembers, beside two generations of what it may keep
+POLICY = "The site's policy"  # the name of the site is known to who hears its refusal
+PROBE = "_probe"  # a file that is written and removed there
+KEPT_MODELS = 3  # that a method lets a site keep at once, at most: SCAFFOLD keeps two
 
 log = logging.getLogger("flwr.umbel")  # a child of Flower's logger, so that its handlers show it
 
@@ -48,11 +67,16 @@ class Site(NamedTuple):
     memory: Path
     device: torch.device = torch.device("cpu")
     durable: bool = True  # whether its memory must survive a crash of the machine, or need only last for this run
+    policy: Policy = OPEN  # what may be asked of it, and what may leave
+    audit: Path | None = None  # the log of what was asked and what left; None = there is none
 
     @property
     def name(self) -> str:
         """The name of its client."""
         return self.people.names[0]
+
+
+Answer: TypeAlias = Callable[[Site, Words, RecordDict], tuple[Words, RecordDict]]  # request, content -> said, content
 
 
 class DiskDiary(Diary):
@@ -81,6 +105,7 @@ class DiskDiary(Diary):
         page = {**self.read(name, round), **keep}
         path = self._page(name, round)
         make_folder(path.parent)
+        clear_leftovers(path.parent)
         content = save({key: leaf.cpu().contiguous().clone() for key, leaf in tree.named(page).items()})
         write_atomically(path, content, self.durable, private=True)
         for old in self._rounds(name)[:-2]:
@@ -104,91 +129,115 @@ class DiskDiary(Diary):
 def node_app(site: Callable[[Context], Site]) -> ClientApp:
     """The Flower app of a node, which is described by `site`."""
     app = ClientApp()
+    SITES[app] = site
 
     @app.query("describe")
     def describe(message: Message, context: Context) -> Message:
-        return _reply(message, lambda request: _described(site(context)))
+        return _reply(message, lambda: site(context), _described)
 
     @app.train()
     def work(message: Message, context: Context) -> Message:
-        return _reply(message, lambda request: _done(site(context), request, message.content))
+        return _reply(message, lambda: site(context), _done)
 
     return app
 
 
-def _reply(message: Message, answer: Callable[[dict[str, Any]], tuple[dict[str, Any], RecordDict]]) -> Message:
-    """Answer, or say in one sentence why not. The text of an unexpected error stays in this site's log."""
+def _reply(message: Message, site: Callable[[], Site], answer: Answer) -> Message:
+    """Answer, or say in one sentence why not, here and there. The text of an unexpected error stays in this log."""
     request: dict[str, Any] = {}
+    here: Site | None = None
     try:
+        here = site()
         request = words(message.content)
-        said, content = answer(request)
-    except (UmbelError, Unbelievable) as error:
-        said, content = {"refused": str(error)}, RecordDict()
+        said, content = answer(here, request, message.content)
     except Exception as error:
-        log.exception("A task failed.")
-        said, content = {"refused": f"The task failed at the node with {type(error).__name__}."}, RecordDict()
+        said, content = _refused(error), RecordDict()
+    if here is not None and here.audit is not None:
+        try:
+            audit.write(here.audit, audit.entry(here.name, request, message.content, said, content))
+        except Exception as error:  # a full disk: nothing leaves that is not in the log
+            said, content = _refused(error), RecordDict()
     content[WORDS] = ConfigRecord({**said, "call": request.get("call", ""), "digest": digest(content)})
     return Message(content, reply_to=message)
 
 
-def _described(site: Site) -> tuple[dict[str, Any], RecordDict]:
+def _refused(error: Exception) -> Words:
+    """Why nothing leaves, logged here as well as told."""
+    if isinstance(error, UmbelError | Unbelievable):
+        log.warning("Refused: %s", error)
+        return {"refused": str(error), **({"forbidden": True} if isinstance(error, Forbidden) else {})}
+    log.error("A task failed.", exc_info=error)
+    return {"refused": f"The task failed at the node with {type(error).__name__}."}
+
+
+def _described(site: Site, request: Words, _: RecordDict) -> tuple[Words, RecordDict]:
     people = site.people
     if not len(people.train[0]):
         raise UmbelError(f"A client needs rows to train on, and '{site.name}' has none.")
+    site.policy.refuse_plan(f"The policy of '{site.name}'", parse_json(str(request.get("plan", "{}")), "A plan"))
+    if site.durable:
+        refuse_unwritable(site.memory, nbytes(site.net.shapes))
     said = {"name": site.name, "train": len(people.train[0]), "test": len(people.test[0]),
-            "fingerprint": fingerprint(site.net), "version": version("umbel")}
+            "fingerprint": fingerprint(site.net), "version": version("umbel"),
+            "policy": json.dumps(site.policy.changed())}
     return said, RecordDict()
 
 
-def _done(site: Site, request: dict[str, Any], content: RecordDict) -> tuple[dict[str, Any], RecordDict]:
+def _done(site: Site, request: Words, content: RecordDict) -> tuple[Words, RecordDict]:
     run, seed = str(request["run"]), int(request["seed"])
     if not NAME.fullmatch(run):
         raise UmbelError(f"The name of a run is letters, digits, '.', '_' and '-'. Got '{shown(run)}' instead.")
     if request["fingerprint"] != fingerprint(site.net):
         raise UmbelError(f"The model of '{site.name}' is another than the server's.")
-    _refuse_excess(site, json.loads(str(request["about"])))
     import_all()  # methods bring tasks of their own, and this node may never have heard of the server's method
-    call = call_from(str(request["about"]), content)
-    clients = LocalClients(site.people, seed, site.device)
+    facts, policy, people = facts_of(str(request["about"])), site.policy, site.people
+    most = max(len(people.train[0]), len(people.test[0]))
+    policy.refuse_call(POLICY, facts, request.get("method", ""), most)
+    call = call_from(facts, content)
+    common = policy.described(people)
+    clients = LocalClients(common if call.task.name in BY_CLASS else people, seed, site.device)
     clients.diary = DiskDiary(site.memory / run, site.durable)
+    rows = clients.rows(0, call.work.rows, call.now)
+    policy.refuse_few(POLICY, clients.population, rows, facts)
+    changed = common.change_of(0, call.now)
+    held = common.train[0] if changed is None else common.changes[changed].train
+    kinds = set(people.kinds[held].tolist())
     net = site.net if site.device.type == "cpu" else site.net.to(site.device)
     answers = RecordDict()
     for job in range(len(call.cohort.ids)):
         done = clients.answer(net, call, job)
         if isinstance(done, Silent):
             return {"name": site.name, "silent": done.reason}, RecordDict()
+        policy.refuse_answer(POLICY, tree.take(done.send, 0), kinds)
         answers[str(job)] = record(tree.take(done.send, 0))
     return {"name": site.name}, answers
-
-
-def _refuse_excess(site: Site, about: dict[str, Any]) -> None:
-    """Raise where one call asks for more work than any method does: a server must not keep a site busy for days."""
-    jobs, become = int(about["jobs"]), about["options"].get("become", ())
-    epochs, steps, batch = map(int, about["work"][:3])
-    rows = max(1, len(site.people.train[0]), len(site.people.test[0]))
-    size = batch or rows
-    if min(epochs, steps, size, jobs - 1) < 0:
-        raise UmbelError(f"A call asks for one job or more, and for no work below 0. Asked for were {jobs} jobs of"
-                         f" {epochs} epochs or {steps} steps in batches of {batch}.")
-    in_epoch = -(-rows // size)
-    epochs = -(-steps // in_epoch) if steps else epochs
-    asked = {"jobs": (jobs, MOST_JOBS), "steps": (jobs * (1 + len(become)) * (steps or epochs * in_epoch), MOST_STEPS),
-             "rows in one job": (epochs * in_epoch * size, MOST_DRAWN)}
-    for what, (number, most) in asked.items():
-        if number > most:
-            raise UmbelError(f"One call may ask a site for at most {most:,} {what}. Asked for were {number:,}.")
 
 
 # A node with its own data -------------------------------------------------------------------------------------------
 
 
 def site_of(context: Context, load_data: LoadData, net: Model) -> Site:
-    """What `load_data` and the node's configuration say: name, data, ordered, memory-dir, device."""
+    """What `load_data` and the node's configuration say: name, data, ordered, memory-dir, device, policy, audit."""
     config = context.node_config
     name = client_name(context)
+    policy = Policy.read(Path(str(config["policy"])).expanduser()) if "policy" in config else Policy()
     people = alone(name, net, *load_data(context), ordered=config.get("ordered") is True)
     home = Path(str(config.get("memory-dir", Path.home() / ".umbel" / "memory"))).expanduser()
-    return Site(people, net, home, device_of(str(config.get("device", "cpu"))))
+    told = Path(str(config.get("audit", audit.place(home, name)))).expanduser()
+    return Site(people, net, home, device_of(str(config.get("device", "cpu"))), policy=policy, audit=told)
+
+
+def refuse_unwritable(memory: Path, model: int) -> None:
+    """Raise where a site could not remember what methods let it keep, of a model of so many bytes."""
+    make_folder(memory)
+    clear_leftovers(memory)
+    probe = memory / PROBE
+    write_atomically(probe, b"umbel\n", private=True)
+    remove(probe)
+    free, due = shutil.disk_usage(memory).free, LEAST_ROOM + 2 * KEPT_MODELS * model
+    if free < due:
+        raise UmbelError(f"The folder {memory} needs {due:,} free bytes for what methods let a site keep. There are"
+                         f" {free:,}: make room, or choose another memory-dir.")
 
 
 def client_name(context: Context) -> str:

@@ -14,10 +14,12 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity  # private; a Message cannot be made without it
+from torch import Tensor
 
-from umbel.data.clients import Pool, Population
+from umbel.data.clients import Population
 from umbel.federation.door import Answered, Call, Silent
 from umbel.flower.client import DiskDiary, Site, node_app
+from umbel.flower.policy import OPEN, Policy
 from umbel.flower.server import Clock, FlowerFederation, Patience
 from umbel.nets.model import Model
 from umbel.scratch import Scratch
@@ -124,6 +126,12 @@ class SimulatedFlower(FlowerFederation):
     def _welcome(self, name: str, description: dict[str, Any]) -> None:
         """No line in the log: that the nodes of a simulation are there is no news."""
 
+    def rows_told(self, call: Call) -> Tensor | None:
+        """What they hold in this round: rows of a population may change."""
+        at = self.population.at(call.now)
+        held = {"test": at.test, "validation": self.population.validation or at.train}.get(call.work.rows, at.train)
+        return torch.tensor([len(held[i]) for i in call.cohort.ids.tolist()], dtype=torch.long)
+
     def memory(self) -> tuple[Tree, dict[str, int]]:
         """The last page of every client."""
         return self.diary.newest()
@@ -134,14 +142,19 @@ class SimulatedFlower(FlowerFederation):
 
 
 class InProcessFlower(SimulatedFlower):
-    """An engine: server, messages and nodes as in a deployment, in one process."""
+    """An engine: server, messages and nodes as in a deployment, in one process.
+
+    Its nodes allow all, unless a `policy` is to be tried on them.
+    """
 
     grid: InProcessGrid
 
-    def __init__(self, net: Model, population: Population, seed: int = 0, *, patience: Patience | None = None) -> None:
+    def __init__(self, net: Model, population: Population, seed: int = 0, *, patience: Patience | None = None,
+                 policy: Policy = OPEN) -> None:
         self._scratch = Scratch()
         memory = self._scratch.path
-        sites = [Site(one(population, i), net, memory, durable=False) for i in range(len(population.names))]
+        sites = [Site(one(population, i), net, memory, durable=False, policy=policy)
+                 for i in range(len(population.names))]
         app = node_app(lambda context: sites[int(context.node_config["partition-id"])])
         grid = InProcessGrid(app, [{"partition-id": i} for i in range(len(sites))])
         super().__init__(net, population, seed, grid, memory, patience, grid.clock)
@@ -154,10 +167,11 @@ def one(population: Population, i: int) -> Population:
     parts += [part for change in mine for part in (change.train, change.test)]
     parts += [] if population.validation is None else [population.validation[i]]
     rows = np.concatenate(parts)
-    pool = Pool(np.asarray(population.pool.x[rows]), np.asarray(population.pool.y[rows]))
+    pool = population.pool.take(rows)
     own = np.split(np.arange(len(rows)), np.cumsum([len(part) for part in parts])[:-1])
     changes = tuple(change._replace(client=0, train=own[2 * k], test=own[2 * k + 1])
                     for k, change in enumerate(mine, start=1))
     return Population(pool, [own[0]], [own[1]], population.truth[i : i + 1], population.objective,
-                      [population.names[i]], ordered=population.ordered, changes=changes,
+                      [population.names[i]], ordered=population.ordered, late=population.late[i : i + 1],
+                      changes=changes,
                       validation=population.validation and [own[-1]])

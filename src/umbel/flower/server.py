@@ -9,6 +9,7 @@ A client is known by its own name, not by Flower's number for its node.
 """
 
 import itertools
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from httpx import HTTPError
+from torch import Tensor
 
 from umbel import tree
 from umbel.federation.door import Answered, Call, Cohort, Federation, Heard, NobodyAnswered, Silent
@@ -31,8 +33,14 @@ from umbel.tree import Tree
 
 log = logging.getLogger("flwr.umbel")  # a child of Flower's logger: `flwr log` shows it
 
+MOST_ROWS = 2**31  # that a site may say it has: its answers weigh by them
 SLACK = 60.0  # seconds that clocks of server and nodes may differ, before Flower takes a message for expired
 LATE = "late"
+KINDS = {"train": int, "test": int, "fingerprint": str, "version": str, "policy": str}  # of what a node says of itself
+
+
+class AgainstPolicy(Unbelievable):
+    """A site's policy forbids what this run asks for."""
 
 
 class Patience(NamedTuple):
@@ -56,14 +64,18 @@ class FlowerFederation(Federation):
     """A federation over a Grid. Before each round it looks which nodes are connected, and asks who the new ones are."""
 
     def __init__(self, net: Model, grid: Grid, seed: int, *, run: str, names: list[str] | None = None,
-                 patience: Patience | None = None, clock: Clock | None = None) -> None:
+                 patience: Patience | None = None, clock: Clock | None = None,
+                 plan: Mapping[str, Any] | None = None) -> None:
         super().__init__(net, list(names or []), seed, torch.device("cpu"))
         self.grid = grid
         self.run = run  # nodes keep what they remember under this name
+        self.plan = dict(plan or {})  # what the run will ask for: told to nodes, whose policies may forbid it
         self.patience = patience or Patience()
         self.clock = clock or Clock()
+        self.told: dict[str, tuple[int, int]] = {}  # name of a client -> training and test rows, by its own word
         self.nodes: dict[str, int] = {}  # name of a client -> its node, as far as it was met in this process
         self.online[:] = False
+        self.forbidden: dict[int, str] = {}  # node -> what its site's policy says against this run
         self._refused: dict[int, tuple[int, int]] = {}  # node -> times refused, round in which it is asked again
         self._late: set[str] = set()  # did not answer in time in this round: not asked again before the next
         self._renamed: set[str] = set()  # whose node answered under another name: asked who it is before the next round
@@ -91,9 +103,11 @@ class FlowerFederation(Federation):
 
     def _meet(self, unknown: dict[int, str], here: set[int], round: int) -> None:
         """Ask nodes who they are. Who is late is asked again next time, who does not fit 1, 2, 4 ... rounds later."""
-        messages = {node: self._message(node, "query.describe", f"describe/{round}", {}) for node in unknown}
+        plan = json.dumps(self.plan)
+        messages = {node: self._message(node, "query.describe", f"describe/{round}", {}, plan=plan) for node in unknown}
         replies = dict(self._exchange(messages, self.patience.hello, everybody=True))
         for node in sorted(replies):  # of two that claim one name, it is always the same that gets it
+            self.forbidden.pop(node, None)
             try:
                 description = self._words(messages[node], replies[node])
                 name = self._introduced(description, unknown[node], here)
@@ -101,10 +115,13 @@ class FlowerFederation(Federation):
                 if str(error) != LATE:
                     times, _ = self._refused.get(node, (0, 0))
                     self._refused[node] = (times + 1, round + 2**times)
+                if isinstance(error, AgainstPolicy):
+                    self.forbidden[node] = str(error).removeprefix("refused: ")
                 _log_lost({f"node {node}": str(error)})
                 continue
             self._refused.pop(node, None)
             self.nodes[name] = node
+            self.told[name] = description["train"], description["test"]
             self._welcome(name, description)
 
     def forgive(self) -> None:
@@ -112,16 +129,17 @@ class FlowerFederation(Federation):
         self._refused.clear()
 
     def _welcome(self, name: str, description: dict[str, Any]) -> None:
-        log.info("%s is here, with %d training and %d test rows.", name, description["train"],
-                 description["test"])
+        rules = "" if description["policy"] == "{}" else f", and a policy of its own: {shown(description['policy'])}"
+        log.info("%s is here, with %d training and %d test rows%s.", name, description["train"],
+                 description["test"], rules)
 
     def _introduced(self, description: dict[str, Any], registered: str, here: set[int]) -> str:
         """The name that a node may have, or why it may not."""
-        name, kinds = description.get("name"), {"train": int, "test": int, "fingerprint": str, "version": str}
+        name, kinds = description.get("name"), KINDS
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Unbelievable("has no proper name")
         typed = all(type(description.get(key)) is kind for key, kind in kinds.items())
-        if not typed or description["train"] < 1 or description["test"] < 0:
+        if not typed or not 1 <= description["train"] <= MOST_ROWS or not 0 <= description["test"] <= MOST_ROWS:
             raise Unbelievable(f"calls itself {name}, and does not say what it has")
         if registered and registered != name:
             raise Unbelievable(f"calls itself {name}, but its key is registered as {shown(registered)}")
@@ -175,12 +193,18 @@ class FlowerFederation(Federation):
             for position, send in zip(positions, answers, strict=True):
                 yield Answered(torch.tensor([position]), tree.stack([send]))
 
+    def rows_told(self, call: Call) -> Tensor | None:
+        """What each said when it came: who has more by now is believed when it comes anew."""
+        half = int(call.work.rows == "test")
+        return torch.tensor([self.told.get(self.names[i], (0, 0))[half] for i in call.cohort.ids.tolist()],
+                            dtype=torch.long)
+
     def _message(self, node: int, kind: str, title: str, inputs: dict[str, Any], **words: Any) -> Message:
         """A message that expires when nobody waits for its answer any more."""
         content = RecordDict(dict(inputs))
         content[WORDS] = ConfigRecord({
             "call": f"{self.run}/{title}/{next(self._serial)}", "run": self.run, "seed": self.seed,
-            "fingerprint": fingerprint(self.net), **words,
+            "fingerprint": fingerprint(self.net), "method": str(self.plan.get("method", "")), **words,
         })
         wait = self.patience.hello if kind == "query.describe" else self.patience.deadline
         return Message(content, node, kind, ttl=wait + SLACK)
@@ -230,7 +254,8 @@ class FlowerFederation(Federation):
             raise Unbelievable("is empty")
         words = words_of(reply.content)
         if "refused" in words:
-            raise Unbelievable(f"refused: {shown(words['refused'])}")
+            kind = AgainstPolicy if words.get("forbidden") is True else Unbelievable
+            raise kind(f"refused: {shown(words['refused'])}")
         if words.get("call") != words_of(message.content)["call"]:
             raise Unbelievable("answers another call")
         return words

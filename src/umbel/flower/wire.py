@@ -24,6 +24,7 @@ from umbel.errors import UmbelError
 from umbel.federation.door import Call, Cohort
 from umbel.federation.tasks import TASKS, Leaf, UpTo
 from umbel.federation.uplink import parse, written
+from umbel.files import parse_json
 from umbel.nets.model import Model
 from umbel.tree import Held, Tree
 
@@ -178,15 +179,31 @@ def asked(call: Call, jobs: int) -> str:
                        "jobs": jobs, "now": call.now})
 
 
-def call_from(about: str, content: RecordDict) -> Call:
+FACTS: dict[str, type] = {"task": str, "round": int, "phase": str, "work": list, "options": dict, "uplinks": str,
+                          "jobs": int, "now": int}
+LATEST = 2**31 - 1  # the number of a round
+
+
+def facts_of(about: str) -> dict[str, Any]:
+    """Undo `asked`, at a node: what a call is beside its inputs, each word of the kind that it must be."""
+    facts = parse_json(about, "A call")
+    if not isinstance(facts, dict) or {name: type(value) for name, value in facts.items()} != FACTS:
+        raise UmbelError(f"A call has the words {', '.join(FACTS)}, each of its kind. This one has others.")
+    if [type(each) for each in facts["work"]] != [int, int, int, str]:
+        raise UmbelError("The work of a call is told in three whole numbers and a word. That of this one is not.")
+    if not (0 <= facts["round"] <= LATEST and 0 <= facts["now"] <= LATEST):
+        raise UmbelError(f"The rounds of a call are numbered from 0 to {LATEST}. Those of this one are not.")
+    return facts
+
+
+def call_from(facts: Mapping[str, Any], content: RecordDict) -> Call:
     """Undo `asked` and `Parcels`, at a node: its client stands at all positions of the cohort.
 
     A task is looked up among those that the node itself has registered.
     """
-    facts = json.loads(about)
     if facts["task"] not in TASKS:
         raise UmbelError(f"There is no task '{shown(facts['task'])}' at this node.")
-    jobs = int(facts["jobs"])
+    jobs = facts["jobs"]
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in facts["options"].items()}
     inputs = {name: tensors(arrays) for name, arrays in content.items() if name != WORDS}
 
@@ -195,8 +212,7 @@ def call_from(about: str, content: RecordDict) -> Call:
                 for kind, leaf in values.items()}
 
     each = [under(str(job)) for job in range(jobs)]
-    cohort = Cohort(torch.zeros(jobs, dtype=torch.long), int(facts["round"]), str(facts["phase"]))
-    epochs, steps, batch, rows = facts["work"]
-    work = Work(int(epochs), int(steps), int(batch), str(rows)).checked()
+    cohort = Cohort(torch.zeros(jobs, dtype=torch.long), facts["round"], facts["phase"])
+    work = Work(*facts["work"]).checked()
     return Call(TASKS[facts["task"]], cohort, work, under("shared"), tree.stack(each) if each[0] else {}, options,
-                parse(str(facts["uplinks"])), int(facts.get("now", 0)))
+                parse(facts["uplinks"]), facts["now"])

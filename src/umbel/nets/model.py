@@ -31,13 +31,15 @@ PRECISIONS = ("float32", "tf32", "bf16")
 class Batch(NamedTuple):
     """Some rows of one client. `live` masks padding, or is None where there is none.
 
-    `key` is what dropout's masks are drawn by; without one, nothing is dropped.
+    `key` is what dropout's masks are drawn by; without one, nothing is dropped. By `weight` the losses of rows are
+    multiplied.
     """
 
     x: Tensor  # (b, ...) images in [0, 1], numbers, or tokens
     y: Tensor  # (b, ...)
     live: Tensor | None = None
     key: Tensor | None = None  # 0-d int64
+    weight: Tensor | None = None  # (b,) float32; None = all rows count alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +212,8 @@ class Model:
         return self._loss(batch, lambda x: functional_call(self.module, params, (x,)))
 
     def _loss(self, batch: Batch, network: Network) -> Tensor:
-        return self.objective.mean_loss(self._outputs(network, batch.x), batch.y, batch.live, many=self.functional)
+        return self.objective.mean_loss(self._outputs(network, batch.x), batch.y, batch.live, many=self.functional,
+                                        weight=batch.weight)
 
     def gradient(self, params: Params, batch: Batch, only: tuple[str, ...] = ()) -> Params:
         """Gradient of the loss with respect to what is trained, or to the parameters named in `only`."""
@@ -228,8 +231,9 @@ class Model:
             return functional(learner.module, params, names, loss, lambda: learner.statistics)
         differentiate = partial(self._borrower.slopes, params, names, loss)
         if self.recordable and learner.plain and batch.x.is_cpu and batch.live is None:
-            kind = (names, tuple(params), batch.x.shape, batch.x.stride())
-            slopes = self._tapes.run(kind, [*params.values(), batch.x, batch.y], differentiate)
+            beside = [] if batch.weight is None else [batch.weight]
+            kind = (names, tuple(params), batch.x.shape, batch.x.stride(), len(beside))
+            slopes = self._tapes.run(kind, [*params.values(), batch.x, batch.y, *beside], differentiate)
         else:
             slopes = differentiate()
         return dict(zip(names, slopes, strict=True)), learner.statistics

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from umbel import plugins
 from umbel.errors import UmbelError, unknown
-from umbel.fields import bounded, check, choice, number, shown
+from umbel.fields import bounded, check, choice, number, refuse_names, shown
 from umbel.registry import Registry
 
 if TYPE_CHECKING:
@@ -176,6 +176,18 @@ class Objective(ABC):
     def sums(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a client sums over its rows."""
 
+    @property
+    def counts(self) -> dict[str, tuple[str, int]]:
+        """Those of the sums that count, and what they are counted among: another sum, or "size", the rows, so often.
+
+        A server believes no line of them that adds up to more. An own objective need not say.
+        """
+        return {}
+
+    def agrees(self, name: str, sums: Tensor) -> Tensor:
+        """(n, ...) whether n clients' sums of this name can be true, beside their range."""
+        return sums == sums
+
     @abstractmethod
     def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
         """Targets as they are stored; what does not fit is refused, in a sentence that names `of`."""
@@ -214,9 +226,14 @@ class Objective(ABC):
         """(rows,) the kind of each target; one kind for all where there are none."""
         return np.zeros(len(y), dtype=np.int64)
 
-    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
-        """The mean over the live rows, all without `live`; `many`: it stands inside a vmap over clients."""
+    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool,
+                  weight: Tensor | None = None) -> Tensor:
+        """The mean over the live rows, all without `live`; `many`: it stands inside a vmap over clients.
+
+        The loss of each row is multiplied by its `weight` first.
+        """
         loss = self.row_loss(out, y)
+        loss = loss if weight is None else loss * weight
         return loss.mean() if live is None else (loss * live).sum() / live.sum().clamp(min=1)
 
     def _refuse_shape(self, y: NDArray[Any], what: str) -> None:
@@ -248,6 +265,7 @@ class Classify(Objective):
     def __post_init__(self) -> None:
         check(self, "a classification")
         object.__setattr__(self, "labels", tuple(self.labels))
+        refuse_names(self.labels, "The names of classes")
         if self.weights != "balanced":
             object.__setattr__(self, "weights", self._numbers(self.weights))
 
@@ -300,6 +318,15 @@ class Classify(Objective):
             "accuracy": {}, "auc": {"by_class": (3, self.classes), "histogram": (self.classes, 2, BINS)}}
         return {"hits": ()} | extra.get(self.judged_by, {"by_class": (3, self.classes)})
 
+    @property
+    def counts(self) -> dict[str, tuple[str, int]]:
+        """All of them count rows; a line of a histogram has each class's rows and the others."""
+        return dict.fromkeys(self.sums, ("size", 1))
+
+    def agrees(self, name: str, sums: Tensor) -> Tensor:
+        """Of a class no more rows are right than are of it, or were taken for it."""
+        return sums[:, :1] <= sums[:, 1:] if name == "by_class" else super().agrees(name, sums)
+
     def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
         """Whole numbers from 0; texts, where the classes have names."""
         y = np.asarray(y)
@@ -341,10 +368,11 @@ class Classify(Objective):
             factor = factor.masked_fill(y == k, weight)
         return loss * factor
 
-    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool) -> Tensor:
+    def mean_loss(self, out: Tensor, y: Tensor, live: Tensor | None, many: bool,
+                  weight: Tensor | None = None) -> Tensor:
         """In one kernel where clients are stacked on a GPU; weights and an own loss have none."""
-        if self.weights or type(self).row_loss is not Classify.row_loss:
-            return super().mean_loss(out, y, live, many)
+        if self.weights or weight is not None or type(self).row_loss is not Classify.row_loss:
+            return super().mean_loss(out, y, live, many, weight)
         from umbel.ops import mean_loss
 
         return mean_loss(out, y, live, many=many)
@@ -580,6 +608,11 @@ class NextToken(Objective):
     def sums(self) -> dict[str, tuple[int, ...]]:
         """Tokens foretold, tokens in all, and their losses."""
         return dict.fromkeys(("right", "tokens", "token_loss"), ())
+
+    @property
+    def counts(self) -> dict[str, tuple[str, int]]:
+        """Tokens, of which a row has one or `length`."""
+        return {"right": ("tokens", 1), "tokens": ("size", max(1, self.length))}
 
     def check(self, y: NDArray[Any], of: str) -> NDArray[Any]:
         """Whole numbers below the vocabulary; -1 where there is no token."""

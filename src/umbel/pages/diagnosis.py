@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from umbel.diagnosis.diagnose import Diagnosis
 from umbel.diagnosis.screen import answered, cost_said, gain_said, lost_said, rounds_said
 from umbel.nets.objective import Metric
-from umbel.pages.page import asset, now, render
-from umbel.runs.result import versions
+from umbel.pages.page import asset, render
 
 HUES = 8  # colours of clusters in page.css; more clusters share them
 EDGE = 0.06  # of a figure's width that is left free at each side
@@ -54,8 +53,7 @@ def write(found: Diagnosis) -> str:
         answers=[(each["kind"], answered(each), each["words"]) for each in info["differences"]],
         groups=groups(info), dots=dots(info), bars=bars(info["plans"], metric), zero=_zero(info["plans"]),
         costs=[each for each in (cost_said(found), info["reveals"], lost_said(found)) if each],
-        trial=rounds_said(info["cost"]["trial_rounds"]), labels=info["labels"], version=versions()["umbel"],
-        now=now(), css=asset("page.css"),
+        trial=rounds_said(info["cost"]["trial_rounds"]), labels=info["labels"], css=asset("page.css"),
     )
 
 

@@ -30,18 +30,15 @@ def write(runs: Sequence[Run]) -> str:
         compared=compared(drawings, entrants),
         panels=each_run(drawings, [run for entrant in entrants for run in entrant.runs], names),
         data={"figures": drawings.figures, "trees": drawings.trees, "largest": plots.LARGEST},
-        version=versions()["umbel"], now=now(),
         css=asset("page.css"), script=asset("page.js"), plotly=drawing_library(),
     )
 
 
-def now() -> str:
-    """When the page was written."""
-    return f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-
-
 def render(template: str, **values: Any) -> str:
-    """A filled-in template. Data for scripts go through the filter `tojson`, whose JSON cannot end its script."""
+    """A filled-in template, which knows the day and umbel's version.
+
+    Data for scripts go through the filter `tojson`, whose JSON cannot end its script.
+    """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined  # an extra
     except ImportError:
@@ -49,7 +46,8 @@ def render(template: str, **values: Any) -> str:
     jinja = Environment(loader=PackageLoader("umbel.pages"), autoescape=True, undefined=StrictUndefined,
                         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     jinja.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # what JSON.parse can read
-    return jinja.get_template(template).render(values)
+    today = {"version": versions()["umbel"], "now": f"{datetime.now(UTC):%Y-%m-%d %H:%M}"}
+    return jinja.get_template(template).render(today | values)
 
 
 def drawing_library() -> str:

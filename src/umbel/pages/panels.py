@@ -8,6 +8,7 @@ from umbel.pages.load import Run
 from umbel.pages.parts import START_NAMES, Choice, Drawings, FigureBox, Table, TableCell, scored
 from umbel.pages.views import Entrant
 from umbel.runs.evaluate import STARTS
+from umbel.runs.reasons import reason, steadiness_said
 
 
 class Panel(NamedTuple):
@@ -16,8 +17,10 @@ class Panel(NamedTuple):
     name: str
     shown: bool  # when the page opens
     method: str
+    why: str  # there are so many clusters, and how steady they are; empty where the method does not say
     tree: str | None  # the name of its dendrogram in the script's data
     own_tree: bool  # whether the method cut this very tree
+    one_cut: bool  # whether it did so at one height
     leaves: str  # whose tree it is: clients, or a sample of so many
     truth: bool  # whether true groups are known
     figures: list[FigureBox]
@@ -64,12 +67,19 @@ def each_run(drawings: Drawings, runs: Sequence[Run], names: dict[int, str]) -> 
         if tree:
             drawings.trees[name] = _tree(run, tree)
         panels.append(Panel(
-            name=names[id(run)], shown=k == first, method=str(run.info["method"]), tree=name if tree else None,
-            own_tree=tree is not None and tree.own, leaves=views.sampled(run), truth=run.truth is not None,
+            name=names[id(run)], shown=k == first, method=str(run.info["method"]), why=_why(run),
+            tree=name if tree else None, own_tree=tree is not None and tree.own, one_cut=run.evidence.cut is not None,
+            leaves=views.sampled(run), truth=run.truth is not None,
             figures=_figures(drawings, run, baseline), clients=_clients(run, baseline), recipe=run.recipe,
             facts=_facts(run),
         ))
     return panels
+
+
+def _why(run: Run) -> str:
+    """As the terminal has it."""
+    clusters = run.info["clusters"]
+    return f"{reason(clusters)} {steadiness_said(clusters)}".strip() if clusters["why"].get("words") else ""
 
 
 def _figures(drawings: Drawings, run: Run, baseline: Run | None) -> list[FigureBox]:

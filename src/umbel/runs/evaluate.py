@@ -64,8 +64,8 @@ def _sent(algorithm: Algorithm, net: Model) -> tuple[str, ...]:
 
 def scores(fed: Federation, algorithm: Algorithm, state: State, round: int, become: tuple[str, ...] = (),
            epochs: int = 0, rows: str = "test") -> Scores:
-    """How well every placed client that can be asked is served after `round` rounds."""
-    ids = (fed.online & (state.labels >= 0)).nonzero().flatten()
+    """How well every placed client that can be asked, and lies to nobody, is served after `round` rounds."""
+    ids = (fed.online & fed.honest & (state.labels >= 0)).nonzero().flatten()
     if not len(ids):
         return {"clients": {}, "pooled": {}}
     only = fed.net.head_names if algorithm.tuned_layers == "head" else ()

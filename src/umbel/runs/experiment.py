@@ -23,6 +23,7 @@ from umbel.data.testsets import OWN
 from umbel.engines import ENGINES
 from umbel.engines.local import device_of
 from umbel.errors import UmbelError, unknown
+from umbel.federation import attackers
 from umbel.federation.door import Federation
 from umbel.federation.provenance import Provenance
 from umbel.fields import bounded, check, choice, number, refuse_unknown
@@ -75,6 +76,7 @@ class Experiment:
     categories: str | None = None  # columns of whole numbers that are names: "ward,month"
     split: str | None = None  # of a table into training and test rows: rows, time:COLUMN or column:NAME
     test_share: float | None = number(None, gt=0, lt=1)  # of each client's rows
+    weight_column: str | None = None  # of a table: what the losses of its training rows are multiplied by
     scaling: str | None = choice(None, *SCALINGS)  # of a table: by sums of all clients, by each site's own, not at all
     preparation: str | None = None  # a preparation.json of an earlier run: nothing is asked of the clients
     scenario: str | None = None  # natural where the data say whose the rows are, iid otherwise
@@ -86,6 +88,7 @@ class Experiment:
     join: str = ""  # "20@50": the last 20 clients appear at round 50
     leave: str = ""  # "5@30": the first 5 clients are gone from round 30 on
     change: str = ""  # "2@3:rotate:90": the first 2 clients' images are turned, on top of their own shift, from round 3
+    attack: str = ""  # "2:scaled:100": two clients, drawn by the seed, send a hundred times their update
     model: str | None = None  # lenet5 for images but digits, tcn for series, gru for texts, mlp otherwise
     metric: str = ""  # what the run is judged by; "" = as the data's objective says
     class_weights: str = ""  # of the loss: "balanced", or one number a class, "1,4"; "" = as the data's objective says
@@ -101,6 +104,7 @@ class Experiment:
     fine_tune: int | None = rule_of("fine_tune")
     keep: str = rule_of("keep")
     uplink: str = rule_of("uplink")
+    bound: float = rule_of("bound")
     settings: Mapping[str, Any] = field(default_factory=dict)  # the method's hyper-parameters
     plugins: Mapping[str, str] = field(default_factory=dict)  # files of a person's own code, and their digests
 
@@ -131,6 +135,8 @@ class Experiment:
         events.moves("join", self.join)
         events.moves("leave", self.leave)
         events.shifts(self.change)
+        if attackers.parse(self.attack) and self.pooled:
+            raise UmbelError("Attackers are clients among others, and pooled ones are none: leave out one of the two.")
         object.__setattr__(self, "settings", typed(ALGORITHMS[self.method], self.settings))
         object.__setattr__(self, "uplink", self.options.uplink)
         self.options.check_for(self.algorithm())
@@ -151,7 +157,8 @@ class Experiment:
     def asked(self) -> Asked:
         """What is said of a table of one's own."""
         return Asked(self.client_column, self.target_column, self.own_objective or self.objective, _names(self.drop),
-                     _names(self.categories), self.split or "rows", self.test_share or Asked.test_share)
+                     _names(self.categories), self.split or "rows", self.test_share or Asked.test_share,
+                     self.weight_column)
 
     @property
     def own_objective(self) -> Objective | None:
@@ -264,7 +271,7 @@ class Experiment:
     def build(self, plan: Plan, dataset: Dataset, network: Network | None = None,
               workers: int = 1) -> tuple[Federation, Algorithm]:
         """The federation and the method of a *resolved* experiment; `network` stands in for its model."""
-        people = realise(self._changed(plan, dataset), dataset)
+        people = realise(self.changed(plan, dataset), dataset)
         if self.pooled or self.algorithm().needs_truth:
             self._has_groups(people)
         people = people.pooled() if self.pooled else people
@@ -286,12 +293,18 @@ class Experiment:
         """Which client of the plan stands at each place."""
         return generator(self.seed, "shuffle").permutation(n)
 
-    def _changed(self, plan: Plan, dataset: Dataset) -> Plan:
-        """The plan with the events of `change`; they count places as joins and leaves do, after the shuffle."""
-        if not self.change:
-            return plan
+    def changed(self, plan: Plan, dataset: Dataset) -> Plan:
+        """The plan with wrong labels of attackers, if these are that, and with the events of `change`.
+
+        Both count places as joins and leaves do, after the shuffle.
+        """
         n, y = len(plan.train), np.concatenate([dataset.y_train, dataset.y_test])
         order = self._shuffled(n) if self.shuffle else np.arange(n)
+        attack = attackers.parse(self.attack)
+        if attack and attack.kind == "mislabelled":
+            plan = attackers.mislabelled(plan, [int(order[i]) for i in attackers.places(attack, n, self.seed)], y)
+        if not self.change:
+            return plan
         return replace(plan, events=(*plan.events, *events.changes(self.change, plan, y, order)))
 
     def gather(self, people: Population, network: Network | None = None, workers: int = 1, **about: Any) -> Federation:
@@ -300,7 +313,8 @@ class Experiment:
         net = network_for(people, network or self.model or "mlp", self._normalisation(), self.precision)
         setup = {name: getattr(self, name) for name in SETUP} | {"model": net.name}
         setup |= aims(self.metric, self.class_weights)
-        return federation_of(net, people, self.seed, self.engine, self.device, workers, setup=setup, **about)
+        return federation_of(net, people, self.seed, self.engine, self.device, workers, self.attack, setup=setup,
+                             **about)
 
     def _has_groups(self, people: Population) -> None:
         if not people.facts.get("groups", 1):
@@ -349,7 +363,8 @@ class Experiment:
         return cls(**{**table, **changes, "settings": settings})
 
 
-OF_TABLES = ("client_column", "target_column", "objective", "drop", "categories", "split", "test_share")
+OF_TABLES = ("client_column", "target_column", "objective", "drop", "categories", "split", "test_share",
+             "weight_column")
 """The fields that say how data of one's own are read."""
 
 
@@ -359,7 +374,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 SETUP = ("data", *OF_TABLES, "scaling", "preparation",
-         "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change",
+         "scenario", "partition", "clients", "test_mode", "shuffle", "pooled", "join", "leave", "change", "attack",
          "model", "normalise", "seed", "engine", "device", "precision")  # the fields that make a federation
 
 
@@ -410,13 +425,17 @@ def _levels(people: Population) -> tuple[int, ...]:
     return levels
 
 
-def federation_of(net: Model, people: Population, seed: int, engine: str, device: str, workers: int,
+def federation_of(net: Model, people: Population, seed: int, engine: str, device: str, workers: int, attack: str = "",
                   **about: Any) -> Federation:
     """The engine over these clients, which knows where it comes from."""
     workers = bounded(workers, "workers", "a simulation", ge=1, le=1000)
     fed = ENGINES[engine](net, people, seed, device_of(device))
     fed.workers = workers
     fed.provenance = Provenance.of(people, **about)
+    if asked := attackers.parse(attack):
+        fed.attackers = attackers.Attackers.of(asked, len(fed.names), seed)
+        names = [name for name, own in zip(fed.names, fed.honest.tolist(), strict=True) if not own]
+        fed.provenance = replace(fed.provenance, scenario={**(fed.provenance.scenario or {}), "attackers": names})
     return fed
 
 

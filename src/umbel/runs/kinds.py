@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from umbel.errors import UmbelError
+from umbel.fields import NAME_LETTERS, UNFIT
 
 FAR = 1e305  # numbers are nearer to 0: sums of many are finite, a hundredfold too
 MOST = 2**53  # of whole numbers: every program that reads JSON has them exactly
 LETTERS = 100_000  # of a text
 DEEPEST = 12  # tables in tables, of what nobody here knows
 SHOWN = 60  # letters of a wrong value in a sentence
-_UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what moves a terminal, or is no letter
 
 
 class Wrong(NamedTuple):
@@ -105,7 +105,7 @@ class Text(Kind):
 
     def fits(self, value: Any) -> bool:
         """Lone halves of letters, which JSON can write, cannot be written again."""
-        return (isinstance(value, str) and len(value) <= self.letters and not _UNFIT.search(value)
+        return (isinstance(value, str) and len(value) <= self.letters and not UNFIT.search(value)
                 and (not self.pattern or re.fullmatch(self.pattern, value) is not None))
 
 
@@ -185,7 +185,7 @@ class ListOf(Kind):
         return ((f"[{k}]", self.kind, part) for k, part in enumerate(value))
 
 
-NAME = Text(1000)
+NAME = Text(NAME_LETTERS)
 
 
 @dataclass(frozen=True)
@@ -295,5 +295,5 @@ def _said(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    plain = _UNFIT.sub("?", text)
+    plain = UNFIT.sub("?", text)
     return plain if len(plain) <= SHOWN else f"{plain[: SHOWN - 3]}..."

@@ -98,6 +98,7 @@ def admit(run: str | Path, client: str | Path | Rows, name: str | None = None, e
     state = replace(saved, state=saved.kept).on(fed.device)
     state = replace(state, labels=torch.cat([state.labels, torch.tensor([-1])]))
     newcomer = torch.tensor([len(known)])
+    fed.bound = experiment.bound
     fed.uplinks = parse(experiment.uplink)  # it is placed by what the others were
     with _placing(name, run):
         state = algorithm.admit(fed, state, Cohort(newcomer, saved.round + 1, ADMIT))

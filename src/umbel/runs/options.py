@@ -7,8 +7,11 @@ from typing import Any, Self
 from umbel.algorithms.base import Algorithm
 from umbel.data.clients import EPOCHS
 from umbel.errors import UmbelError
+from umbel.federation.lengths import BOUND
 from umbel.federation.uplink import parse, written
 from umbel.fields import check, choice, number, refuse_unknown
+
+LEAST_BOUND = 2.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class RunOptions:
     fine_tune: int | None = number(None, ge=0, le=EPOCHS)  # epochs; as many as a round's unless given; 0 = leave it out
     keep: str = choice("last", "last", "best")  # which round's models are the result's; best = by validation rows
     uplink: str = ""  # what answers pass on their way out, as in "topk:0.1+quantise:8"; uplinks themselves will do, too
+    bound: float = number(BOUND, ge=0)  # how many times as long as usual an update may be and count; 0 = any length
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """A misspelt option is refused with the near spelling."""
@@ -32,6 +36,9 @@ class RunOptions:
         if isinstance(self.uplink, list | tuple):
             object.__setattr__(self, "uplink", written(self.uplink))
         check(self, "the run")
+        if 0 < self.bound < LEAST_BOUND:
+            raise UmbelError(f"The 'bound' of the run is at least {LEAST_BOUND:g} times the usual length, below which"
+                             f" honest updates are left out, or 0 for none. Got {self.bound:g} instead.")
         object.__setattr__(self, "uplink", written(parse(self.uplink)))  # one chain is always written alike
 
     @classmethod

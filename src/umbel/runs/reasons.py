@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from umbel.algorithms.base import State
-from umbel.clustering.tested import BOOTSTRAPS, steadiness
+from umbel.clustering.bootstraps import BOOTSTRAPS, steadiness
 
 DIGITS = 4  # of a share of bootstraps
 

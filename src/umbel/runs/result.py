@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,7 +229,7 @@ def finish(algorithm: Algorithm, fed: Federation, state: State, records: list[di
     if not records or records[-1]["round"] < 0:
         raise UmbelError("A result needs at least one round: let the loop go on to round 0 or beyond.")
     if records[-1].get("lost_in_a_row", 0) > records[-1]["round"]:
-        why = "; ".join(sorted(set(records[-1]["lost"].values())))
+        why = "; ".join(sorted({why for reasons in records[-1]["lost"].values() for why in reasons}))
         raise UmbelError("A result needs at least one round with a usable answer. Each one so far was lost, the last"
                          f" because of: {why}.")
     options = options or RunOptions(**records[0].get("options", {}))
@@ -287,18 +288,19 @@ def _info(algorithm: Algorithm, fed: Federation, state: State, records: list[dic
         "rounds": rounds,
         "fraction": options.fraction,
         "uplink": options.uplink,
+        "bound": options.bound,
         "engine": about.setup.get("engine"),
         "device": fed.device.type,
         "precision": fed.net.precision,
         "workers": fed.workers,
         "headline": algorithm.headline,
-        "clusters": _clusters(fed.names, about.truth_at(records[-1]["round"]), algorithm, state),
+        "clusters": _clusters(fed, about.truth_at(records[-1]["round"]), algorithm, state),
         "metric": fed.net.objective.metric._asdict(),
         "score": _scores(algorithm, fed.net.objective, state, records, options),
         "bytes": ledger.summary(ledger.merge(record["bytes"] for record in records)),
         "steps": sum(record.get("steps", 0) for record in records),
         "seconds": _seconds(records),
-        "lost": dict(Counter(reason for record in records for reason in record["lost"].values())),
+        "lost": dict(Counter(chain.from_iterable(chain.from_iterable(record["lost"].values() for record in records)))),
         "versions": versions(),
     }
     if records[-1].get("validation"):
@@ -315,7 +317,7 @@ def _line(record: dict[str, Any]) -> dict[str, Any]:
     return {"round": record["round"], "score": (record.get("score") or {}).get("value"),
             "worst_decile": (record.get("score") or {}).get("worst_decile"), "clusters": record["clusters"],
             "ari": record.get("ari"),
-            "asked": record["asked"], "lost": len(record["lost"]), "bytes_down": sent["down"],
+            "asked": record["asked"], "lost": sum(map(len, record["lost"].values())), "bytes_down": sent["down"],
             "bytes_up": sent["up"], "seconds": record["seconds"]["wall"]}
 
 
@@ -341,13 +343,14 @@ def _clusters_table(names: list[str], about: Provenance, state: State, last: dic
     return {"members": members, "clients": clients}
 
 
-def _clusters(names: list[str], truth: tuple[int, ...] | None, algorithm: Algorithm, state: State) -> dict[str, Any]:
-    """The clusters, and how far they agree with the true groups of the last round."""
-    labels = state.labels.tolist()
+def _clusters(fed: Federation, truth: tuple[int, ...] | None, algorithm: Algorithm, state: State) -> dict[str, Any]:
+    """The clusters, and how far those of honest clients agree with the true groups of the last round."""
+    names, labels, honest = fed.names, state.labels.tolist(), fed.honest.tolist()
     placed = [i for i, label in enumerate(labels) if label >= 0]
     agreement = dict.fromkeys(("ari", "ami", "homogeneity", "completeness", "v_measure"), None)
     if truth:
-        agreement |= evaluate.agreement([labels[i] for i in placed], [truth[i] for i in placed])
+        judged = [i for i in placed if honest[i]]
+        agreement |= evaluate.agreement([labels[i] for i in judged], [truth[i] for i in judged])
     return {
         "count": len({labels[i] for i in placed}), "labels": dict(zip(names, labels, strict=True)),
         "truth": dict(zip(names, truth, strict=True)) if truth else None, **agreement,

@@ -12,7 +12,8 @@ from umbel import tree
 from umbel.algorithms.base import Algorithm, State
 from umbel.errors import UmbelError
 from umbel.federation import ledger
-from umbel.federation.door import Cohort, Federation, NobodyAnswered, all_true
+from umbel.federation.belief import all_true
+from umbel.federation.door import Cohort, Federation, NobodyAnswered
 from umbel.federation.phases import ADMIT, TRAIN
 from umbel.federation.uplink import parse
 from umbel.nets.objective import Metric
@@ -21,6 +22,7 @@ from umbel.runs.checkpoint import Saved, state_tree
 from umbel.runs.options import RunOptions
 from umbel.seeds import key
 
+BY_CLUSTER = ("models", "slots")  # of a state: rows are of one cluster alone
 LOST_IN_A_ROW = 3  # rounds that came to nothing, after which a run ends; a shorter run ends when all of its have
 
 
@@ -70,7 +72,10 @@ def rounds(algorithm: Algorithm, fed: Federation, *, saved: Saved | None = None,
 
 def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: Saved | None) -> Iterator[Round]:
     total = algorithm.pretrain + options.rounds
-    fed.uplinks = parse(options.uplink)
+    fed.uplinks, fed.bound = parse(options.uplink), options.bound
+    if fed.attackers and (hides := [uplink.name for uplink in fed.uplinks if uplink.hides_model]):
+        raise UmbelError("Simulated attackers alter models as tasks send them, and behind the uplink"
+                         f" '{hides[0]}' there are none: leave out one of the two.")
     waiting: dict[str, list[int]] = {}  # newcomers that could not be placed: name -> failures, round of the next try
     lost_in_a_row = 0
     if saved is None:
@@ -82,7 +87,7 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
             try:
                 state = _sound(algorithm.init(fed, fed.seed), fed)
             except NobodyAnswered as error:
-                raise UmbelError(f"The run cannot begin: {error}. {_usual(algorithm)}") from error
+                raise UmbelError(f"The run cannot begin: {error}.{_usual(algorithm, error)}") from error
         yield Round(-1, state, _record(-1, fed, state, watch) | {"options": asdict(options)})
     else:
         fed.remember(saved.memory, saved.memory_rounds)
@@ -95,15 +100,14 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
             state = _admit(algorithm, fed, _grown(state, fed), index, waiting)
             cohort = sample(fed, state, index, options.fraction)
             try:
-                state = _sound(algorithm.round(fed, state, cohort), fed, cohort)
+                state = _sound(algorithm.round(fed, state, cohort), fed, cohort, state)
                 lost_in_a_row = 0
             except NobodyAnswered as error:
-                fed.lost |= error.lost
                 lost_in_a_row += 1
                 if lost_in_a_row == min(LOST_IN_A_ROW, total):
                     many = f"{lost_in_a_row} rounds in a row were lost, the last because"
                     raise UmbelError(f"{many if total > 1 else 'The only round was lost, because'} {error}."
-                                     f" {_usual(algorithm)}") from error
+                                     f"{_usual(algorithm, error)}") from error
             scores = _scores(algorithm, fed, state, index, options, last=index == total - 1)
         record = _record(index, fed, state, watch) | scores | {
             "asked": len(cohort.ids), "moved": _moved(before, state.labels), "waiting": dict(waiting),
@@ -164,18 +168,49 @@ def best_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     return best
 
 
-def _sound(state: State, fed: Federation, cohort: Cohort | None = None) -> State:
-    """The state, unless something in it is not finite: a mean of answers that are can be too large to be a number."""
-    leaves = tree.named(state_tree(state)).values()
-    if not all_true([leaf.sum().isfinite() for leaf in leaves if leaf.is_floating_point()]) and not all_true(
-            [leaf.isfinite().all() for leaf in leaves]):  # numbers that are finite can have a sum that is not
-        ids = range(len(fed.names)) if cohort is None else cohort.ids.tolist()
-        raise NobodyAnswered(dict.fromkeys((fed.names[i] for i in ids), "finite, but not what they make together"))
-    return state
+def _sound(state: State, fed: Federation, cohort: Cohort | None = None, before: State | None = None) -> State:
+    """The state, unless it is unusable: answers that are finite can have a mean that is not, or has no length.
+
+    A cluster whose new model is keeps the one of `before`, and its members who were asked are among the lost. Where
+    that is all of them, or more than models cannot be used, the round came to nothing.
+    """
+    good = _usable(state)
+    rest = _finite({name: leaf for name, leaf in state_tree(state).items() if name not in BY_CLUSTER})
+    if rest and bool(good.all()):
+        return state
+    ids = torch.arange(len(fed.names)) if cohort is None else cohort.ids
+    label = state.labels[ids]
+    spoilt = ids[(label >= 0) & ~good[label.clamp(min=0)]] if rest else ids
+    lost = {fed.names[i]: "finite, but not what they make together" for i in spoilt.tolist()}
+    same = before is not None and len(_usable(before)) == len(good) and bool(before.slots) == bool(state.slots)
+    fed.note(lost)
+    if before is None or not same or len(spoilt) == len(ids):
+        raise NobodyAnswered(lost)
+
+    def where_good(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        return torch.where(good.to(new.device).view(-1, *[1] * (new.dim() - 1)), new, old)
+
+    return replace(state, models=tree.each(where_good, state.models, before.models),
+                   slots=tree.each(where_good, state.slots, before.slots))
 
 
-def _usual(algorithm: Algorithm) -> str:
-    return f"The usual cause is a learning rate that is too large (lr {algorithm.local.lr:g})."
+def _usable(state: State) -> torch.Tensor:
+    """(k,) whether each cluster's model has a length, and all that the server's rule remembers of it."""
+    leaves = [*tree.named(state.models).values(), *tree.named(state.slots).values()]
+    lengths = [torch.linalg.vector_norm(leaf.reshape(len(leaf), -1), dim=1) for leaf in leaves]
+    return torch.stack(lengths).isfinite().all(0).cpu() if lengths else torch.zeros(0, dtype=torch.bool)
+
+
+def _finite(values: tree.Tree) -> bool:
+    leaves = [leaf for leaf in tree.named(values).values() if leaf.is_floating_point()]
+    return all_true([leaf.isfinite().all() for leaf in leaves])
+
+
+def _usual(algorithm: Algorithm, error: NobodyAnswered) -> str:
+    """What to look at, unless sites refused, and said why."""
+    if any(reason.startswith("refused") for reason in error.lost.values()):
+        return ""
+    return f" The usual cause is a learning rate that is too large (lr {algorithm.local.lr:g})."
 
 
 def sample(fed: Federation, state: State, round: int, fraction: float) -> Cohort:
@@ -252,12 +287,12 @@ def _record(index: int, fed: Federation, state: State, watch: Stopwatch) -> dict
         "bytes": ledger.totals(lines),
         "steps": fed.steps,
         "seconds": watch.seconds,
-        "lost": dict(fed.lost),
+        "lost": {name: list(reasons) for name, reasons in fed.lost.items()},
     }
 
 
 def _ari(index: int, fed: Federation, state: State) -> float | None:
-    """How far the clusters of those who are here agree with their true groups in this round."""
+    """How far the clusters of those who are here, and honest, agree with their true groups in this round."""
     truth = fed.provenance.truth_at(max(0, index))
-    here = (fed.online & (state.labels >= 0)).nonzero().flatten().tolist()
+    here = (fed.online & fed.honest & (state.labels >= 0)).nonzero().flatten().tolist()
     return evaluate.ari(state.labels[here].tolist(), [truth[i] for i in here]) if truth and here else None

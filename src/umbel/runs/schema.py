@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from umbel.data.prepare import MOST_COLUMNS, SCALINGS, Preparation
 from umbel.errors import UmbelError
 from umbel.files import parse_json
 from umbel.nets.model import PRECISIONS
@@ -60,11 +61,22 @@ FINAL = Table({
 })
 OPTIONS = Table({
     "rounds": ROUND, "fraction": Number(0, 1), "eval_every": COUNT, "average_last": COUNT, "fine_tune": or_null(COUNT),
-    "keep": OneOf(("last", "best")), "uplink": if_there(TEXT),
+    "keep": OneOf(("last", "best")), "uplink": if_there(TEXT), "bound": if_there(Number(0)),
 })
 STEADY = Table({  # shares of bootstraps over rows in which clients are together; who is alone has none with its cluster
     "bootstraps": COUNT, "within": SHARE, "across": SHARE, "clusters": ByName(SHARE, DIGITS),
     "clients": ByName(Table({"own": if_there(SHARE), "other": SHARE, "nearest": LABEL})),
+})
+OBJECTIVE = Table({"kind": NAME, "labels": if_there(ListOf(TEXT)), "bins": if_there(ListOf(NUMBER))})
+UNDERSTOOD = Table({  # of data of one's own; a folder of arrays has a shape, and no columns
+    "columns": if_there(ByName(Table({
+        "missing": COUNT, "least": if_there(NUMBER), "most": if_there(NUMBER), "category": if_there(ListOf(TEXT)),
+        "levels": if_there(COUNT),
+    }))),
+    "kept_out": if_there(ByName(TEXT)), "target": if_there(Table({"name": NAME, "classes": if_there(ListOf(TEXT))})),
+    "rows": COUNT, "rows_without_target": if_there(COUNT), "split": if_there(NAME), "weight": if_there(NAME),
+    "client": NAME, "objective": NAME,
+    "sites": ByName(COUNT), "shape": if_there(ListOf(COUNT)),
 })
 DIGEST = Text(128, r"[0-9a-f]+", "a digest, in hex")
 FILE = Text(100, r"(state|memory|evidence|best)(--?\d{1,12})?\.safetensors|[a-z]+\.(json|npz)", "the name of a file")
@@ -81,20 +93,22 @@ RECORD = Table({
     "score": if_there(Table(SUMMARY), empty=True),
     "validation": if_there(Table(SUMMARY), empty=True),  # empty where no rows define the metric
     "bytes": ByName(ByName(ByName(BYTES), OneOf(("down", "up")))), "steps": if_there(COUNT),
-    "seconds": Table({"wall": SECONDS}, SECONDS), "lost": ByName(TEXT),
+    "seconds": Table({"wall": SECONDS}, SECONDS), "lost": ByName(ListOf(TEXT)),
     "waiting": if_there(ByName(ListOf(Whole(0, 2**40), 2, 2))), "lost_in_a_row": if_there(COUNT),
     "final": if_there(Table({start: or_null(FINAL) for start in STARTS})), "options": if_there(OPTIONS),
 })
 
 RESULT = Table({
     "schema": Whole(SCHEMA, SCHEMA), "status": TEXT, "method": NAME, "params": ByName(Anything()), "data": NAME,
-    "data_part": NAME, "scenario": or_null(TEXT), "scenario_facts": or_null(ByName(Anything())),
-    "partition_hash": or_null(NAME), "test_mode": or_null(NAME),
+    "data_part": NAME, "scenario": or_null(TEXT),
+    "scenario_facts": or_null(Table({"understood": if_there(UNDERSTOOD)})), "partition_hash": or_null(NAME),
+    "test_mode": or_null(NAME),
     "model": Table({"name": NAME, "parameters": COUNT, "head": TEXT}), "seed": COUNT, "clients": Whole(1, 2**31),
     "rounds": Table({"pretrain": ROUND, "after": ROUND, "asked": if_there(ROUND)}),
     "steps": if_there(COUNT), "validation": if_there(or_null(NUMBER)),
     "kept": if_there(Table({"round": ROUND, "validation": or_null(NUMBER)})), "fraction": Number(0, 1),
-    "uplink": if_there(TEXT), "engine": or_null(NAME), "device": NAME, "precision": NAME, "workers": if_there(COUNT),
+    "uplink": if_there(TEXT), "bound": if_there(Number(0)), "engine": or_null(NAME), "device": NAME,
+    "precision": NAME, "workers": if_there(COUNT),
     "headline": OneOf(STARTS),
     "clusters": Table({
         "count": COUNT, "labels": ByName(LABEL), "truth": or_null(ByName(Whole(-MOST, MOST))), "ari": AGREEMENT,
@@ -148,9 +162,17 @@ ENVIRONMENT = Table({
 
 MODEL = Table({
     "name": NAME, "shape": ListOf(Whole(1, 2**31), 1, 8),
-    "objective": if_there(Table({"kind": NAME, "labels": if_there(ListOf(TEXT)), "bins": if_there(ListOf(NUMBER))})),
+    "objective": if_there(OBJECTIVE),
     "classes": if_there(COUNT), "tokens": if_there(FLAG), "head": TEXT, "mean": ListOf(SCALE), "std": ListOf(SCALE),
     "parameters": COUNT, "precision": OneOf(PRECISIONS),
+})
+
+PREPARATION = Table({
+    "preparation": Whole(1, 1), "scaling": OneOf(SCALINGS), "target": TEXT, "client": TEXT,
+    "objective": or_null(OBJECTIVE), "columns": ListOf(Table({
+        "name": NAME, "mean": NUMBER, "std": Number(1e-100), "missing": FLAG,
+        "levels": if_there(ListOf(Whole(-MOST, MOST))),
+    }), 1, MOST_COLUMNS),
 })
 
 ROSTER = Table({"run": NAME, "fingerprint": NAME, "names": ListOf(NAME)})  # roster.json, of a run on sites
@@ -184,6 +206,9 @@ def record_of(record: Any, file: object) -> Json:
     """A line of rounds.jsonl. One file may hold both: a run that was begun by version 1 can go on."""
     if isinstance(record, dict) and "metric" not in record:
         record = _in_todays_words(record, _new_record, file)
+    lost = record.get("lost") if isinstance(record, dict) else None
+    if isinstance(lost, dict) and any(isinstance(why, str) for why in lost.values()):  # one a client, once
+        record = {**record, "lost": {name: [why] if isinstance(why, str) else why for name, why in lost.items()}}
     return _held(record, RECORD, file)
 
 
@@ -264,6 +289,11 @@ def model_of(about: Any, file: object) -> Json:
         raise UmbelError(f"The 'mean' and 'std' in {file} must have one number, or {found['shape'][0]} for an input of"
                          f" {found['shape']}. Got {len(found['mean'])} and {len(found['std'])} instead.")
     return found
+
+
+def preparation_of(about: Any, file: object) -> Preparation:
+    """What preparation.json holds."""
+    return Preparation.of(_held(about, PREPARATION, file), file)
 
 
 def _version(found: Any, file: object) -> Any:

@@ -54,7 +54,7 @@ def _line(done: Round, total: int) -> str:
         return ""
     parts = [f"round {done.index + 1}/{total}", f"clusters {done.record['clusters']}"]
     parts += [f"{done.metric.name} {done.metric.said(done.score)}"] if done.score is not None else []
-    parts += [f"lost {len(done.record['lost'])} answers"] if done.record["lost"] else []
+    parts += [f"lost {sum(map(len, done.record['lost'].values()))} answers"] if done.record["lost"] else []
     return "  ".join([*parts, f"{done.record['seconds']['wall']:.1f} s"])
 
 
@@ -114,6 +114,8 @@ def understood_lines(about: Mapping[str, Any]) -> list[str]:
         classes = target.get("classes", [])
         lines.append(f"Target: {target['name']}, {f'classes {_few(classes)}' if classes else 'a number'}"
                      f" ({about['objective']}). Test rows by {about['split']}.")
+    if weight := about.get("weight"):
+        lines.append(f"Rows weigh in the loss by {weight}.")
     if without := about.get("rows_without_target"):
         lines.append(f"Left out: {without:,} rows without a target.")
     for kind, names in (("numbers", [n for n, c in columns.items() if "category" not in c]),

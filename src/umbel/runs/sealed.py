@@ -163,7 +163,7 @@ class Sealed:
     def preparation(self) -> Preparation | None:
         """preparation.json, or None where rows were given as they are."""
         file = self.path / "preparation.json"
-        return Preparation.of(self.read_json(file.name), f"The file {file}") if self.there(file.name) else None
+        return schema.preparation_of(self.read_json(file.name), file) if self.there(file.name) else None
 
     def forecasts(self, clusters: Json) -> Json | None:
         """forecasts.json, or None where there is none."""

@@ -1,5 +1,6 @@
 """A run in a folder, which keeps every round that is handed out; and the verbs around it: run, resume, load."""
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +14,7 @@ from umbel.data.plans import load_plan, plan_bytes
 from umbel.data.prepare import Preparation
 from umbel.errors import UmbelError, UmbelWarning
 from umbel.federation.door import Federation
+from umbel.federation.lengths import BOUND
 from umbel.federation.provenance import Provenance
 from umbel.federation.uplink import Uplink, written
 from umbel.files import json_bytes
@@ -22,10 +24,12 @@ from umbel.nets.objective import GOALS, objective_of
 from umbel.nets.wrap import build, wrap
 from umbel.runs.checkpoint import RunFolder, Saved, last_saved
 from umbel.runs.experiment import Experiment, Network, algorithm_of
+from umbel.runs.kinds import hold
 from umbel.runs.options import RunOptions
 from umbel.runs.recipe import differing, flat, plain, settings_of
 from umbel.runs.result import Result, environment, finish, recipe_of, versions
 from umbel.runs.run import Round, best_of, better, rounds
+from umbel.runs.schema import PREPARATION
 from umbel.runs.sealed import Sealed
 
 Watcher = Callable[[Round], Any]
@@ -169,10 +173,19 @@ def describe(folder: RunFolder, fed: Federation) -> None:
     plan, preparation = fed.provenance.plan, fed.provenance.preparation
     about = {"env.json": json_bytes(environment(fed)), "model.json": json_bytes(described(fed.net)),
              **({} if plan is None else {"partition.npz": plan_bytes(plan)}),
-             **({} if preparation is None else {"preparation.json": preparation.json()})}
+             **_prepared(preparation)}
     if other := folder.describe(about, fed.provenance.partition_hash, versions()):
         warnings.warn(f"{other} Go on, but bits may differ from those of a run that was not stopped.", UmbelWarning,
                       stacklevel=2)
+
+
+def _prepared(how: Preparation | None) -> dict[str, bytes]:
+    """preparation.json, as it is described, where rows were prepared."""
+    if how is None:
+        return {}
+    content = how.json()
+    hold(json.loads(content), PREPARATION, "the new preparation.json")
+    return {"preparation.json": content}
 
 
 def _partition(out: Path) -> str | None:
@@ -196,8 +209,7 @@ def keep(result: Result, path: Path) -> Path:
         about = {"env.json": json_bytes({"versions": result.info["versions"]})}
         about |= {"model.json": json_bytes(described(result.net))} if result.net is not None else {}
         about |= {"partition.npz": plan_bytes(result.provenance.plan)} if result.provenance.plan is not None else {}
-        how = result.provenance.preparation
-        about |= {"preparation.json": how.json()} if how is not None else {}
+        about |= _prepared(result.provenance.preparation)
         folder.describe(about, result.provenance.partition_hash, result.info["versions"])
         for record in result.records[:-1]:
             folder.add_line(record)
@@ -211,8 +223,9 @@ def keep(result: Result, path: Path) -> Path:
 
 def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: float = 1.0, eval_every: int = 1,
         average_last: int = 1, fine_tune: int | None = None, keep: str = "last",
-        uplink: str | Sequence[Uplink] = "", progress: bool = False, out: str | Path | None = None,
-        on_round: Watcher | None = None, stop: Callable[[Round], bool] | None = None) -> Result:
+        uplink: str | Sequence[Uplink] = "", bound: float = BOUND, progress: bool = False,
+        out: str | Path | None = None, on_round: Watcher | None = None,
+        stop: Callable[[Round], bool] | None = None) -> Result:
     """Run a method to its end and return what came of it.
 
     `algorithm` is a method, or the name of one with its defaults. `progress` shows a bar. `out` is a new folder in
@@ -220,11 +233,12 @@ def run(algorithm: Algorithm | str, fed: Federation, *, rounds: int, fraction: f
     `result.save(folder)` keeps the end. `on_round` is called after every round (a logger, say), and the run ends early
     when `stop(round)` is true. `keep="best"` keeps the round with the best validation score instead of the last.
     `uplink` is what answers pass on their way out of a client, as in "topk:0.1+quantise:8" (docs/uplinks.md).
+    An update that is more than `bound` times as long as usual is not believed; 0 = any length is (docs/belief.md).
     """
     if isinstance(algorithm, str):
         algorithm = algorithm_of(algorithm, {}, fed.provenance.truth or (), fed.provenance.truth_changes)
     options = RunOptions(rounds, fraction, eval_every, average_last, fine_tune, keep,
-                         uplink if isinstance(uplink, str) else written(uplink))
+                         uplink if isinstance(uplink, str) else written(uplink), bound)
     if out is not None:
         return play(Session.begin(fed, algorithm, options, Path(out)), progress, on_round, stop)
     return _in_memory(algorithm, fed, options, progress, on_round, stop)

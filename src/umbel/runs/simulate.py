@@ -7,6 +7,7 @@ from umbel.data.clients import Population
 from umbel.data.plans import realise
 from umbel.data.scenarios import SCENARIOS
 from umbel.data.sources import Dataset
+from umbel.errors import UmbelError
 from umbel.federation.door import Federation
 from umbel.nets import model_for
 from umbel.runs.experiment import RAW, Experiment, Network, aimed, aims, federation_of, network_for
@@ -29,6 +30,7 @@ def simulate(
     data_dir: str | Path | None = None,
     workers: int = 1,
     scaling: str = "federated",
+    attack: str = "",
 ) -> Federation:
     """A federation on this machine: of a named data set, of your own `Dataset`, or of clients you drew yourself.
 
@@ -36,14 +38,14 @@ def simulate(
     Rows of your own are checked: floats become float32, and what does not fit the objective is refused (docs/data.md).
     `metric` and `class_weights` (docs/data.md) come on top of what the data's objective says. A raw table is prepared
     as `scaling` says. `workers` processes share long training on a CPU; the result does not depend on how many there
-    are.
+    are. `attack` makes some clients lie, as in "2:scaled:100" (docs/belief.md).
     """
     name = model if isinstance(model, str) else None
     named = data if isinstance(data, str) and not _brings_data(data) else None
     experiment = Experiment(  # checks every choice, whatever the data are
         data=named, scenario=data if isinstance(data, str) and named is None else scenario, clients=clients, model=name,
         metric=metric, class_weights=class_weights, seed=seed, engine=engine, device=device, precision=precision,
-        test_mode=test_mode, scaling=scaling if isinstance(data, Dataset) and data.columns else None,
+        test_mode=test_mode, attack=attack, scaling=scaling if isinstance(data, Dataset) and data.columns else None,
     ).resolved()
     if isinstance(data, str):
         drawn = experiment.draw(None if data_dir is None else Path(data_dir))
@@ -52,8 +54,11 @@ def simulate(
     if isinstance(data, Dataset):
         data, scenario = data.checked(), scenario or scenarios.usual(data.clients)
         plan = scenarios.draw(scenario, data, clients=clients, seed=seed, test_mode=test_mode)
-        data = realise(plan, data)
+        data = realise(experiment.changed(plan, data), data)
     else:
+        if "mislabelled" in attack:
+            raise UmbelError("Labels are turned round where clients are drawn, and these are drawn already: turn them"
+                             " round yourself, or take another attack.")
         data = data.checked()
     data, how, sent = prepare(data, scaling, None, seed)
     data = aimed(data, metric, class_weights)
@@ -61,7 +66,7 @@ def simulate(
     net = network_for(data, model or usual, RAW, precision)
     setup = {"data": "own", "scenario": scenario or "iid", "clients": len(data.train), "model": net.name, "seed": seed,
              "engine": engine, "device": experiment.device, "precision": precision, **aims(metric, class_weights)}
-    return federation_of(net, data, seed, engine, device, workers, setup=setup, plan=plan, preparation=how,
+    return federation_of(net, data, seed, engine, device, workers, attack, setup=setup, plan=plan, preparation=how,
                          prepared=sent)
 
 
