@@ -127,7 +127,7 @@ def test_a_site_that_drops_out_is_named():
     fed.map = leaves
     found = diagnose(fed, local=LOCAL)
     assert found.info["described"] == 6
-    assert found.info["lost"] == {"c002": "late"}
+    assert found.info["lost"] == {"c002": ["late"]}
     assert screen.lost_said(found) == "Not heard to the end: c002 (late)."
 
 

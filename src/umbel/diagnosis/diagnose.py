@@ -114,7 +114,7 @@ def _info(fed: Federation, state: State, rounds: int, tried: int, evidence: list
         "cost": {"evidence_bytes": _bytes(evidence), "evidence_rounds": _bytes(evidence) / whole if whole else 0.0,
                  "trial_bytes": _bytes(trial), "trial_rounds": tried, "trial_share": _bytes(trial) / (whole * rounds)},
         "reveals": _reveals(parts, tried, noun),
-        "lost": dict(fed.lost),
+        "lost": {name: list(dict.fromkeys(reasons)) for name, reasons in fed.lost.items()},
     }
 
 

@@ -93,4 +93,5 @@ def cost_said(found: Diagnosis) -> str:
 def lost_said(found: Diagnosis) -> str:
     """Who was not heard, in a sentence; empty where everybody was."""
     lost = found.info["lost"]
-    return f"Not heard to the end: {', '.join(f'{name} ({why})' for name, why in lost.items())}." if lost else ""
+    said = ", ".join(f"{name} ({', '.join(reasons)})" for name, reasons in lost.items())
+    return f"Not heard to the end: {said}." if lost else ""
