@@ -136,6 +136,15 @@ def test_who_comes_in_the_trial_holds_the_one_model_and_then_finds_its_cluster()
     assert AUTO.admit(fed, state, newcomer).labels.tolist() == list(TRUTH)
 
 
+def test_alone_is_not_tried_where_clients_models_do_not_fit(monkeypatch):
+    """A simulation keeps no more than so many bytes of clients' own models: the other plans are compared."""
+    monkeypatch.setattr("umbel.algorithms.auto.can_remember", lambda fed: False)
+    fed = tiny()
+    state = AUTO.round(fed, AUTO.init(fed, SEED), Cohort(EVERYBODY, 0))
+    assert [PLANS[k].groups for k in state.evidence["judged_plans"].tolist()] == ["one", "one", "clusters", "clusters"]
+    assert fed.memory()[0] == {}
+
+
 def test_where_nobody_has_validation_rows_one_model_is_trained():
     """The trial ends without a score, and the sentence says why."""
     fed = tiny()
