@@ -71,8 +71,9 @@ class Lengths:
     def too_long(self, heard: Tensor, bound: float) -> dict[int, str]:
         """By position, why an answer that was heard, (m,), is not believed: `bound` is the multiple that may be.
 
-        Who takes so many times as many steps as is usual may also go so many times as far. Longer than that many times what is usual: the median of those who moved at all from the same model; of fewer
-        than three the median of all who were asked; and of so few, the length of the model that they were sent.
+        Longer than that many times what is usual: the median of those who moved at all from the same model; of fewer
+        than three the median of all who were asked; and of so few, the length of the model that they were sent. Who
+        takes so many times as many steps as the median client may also go so many times as far.
         """
         reasons: dict[int, str] = {}
         for part, lengths in self.of.items():
