@@ -9,7 +9,7 @@ import umbel
 ROOT = Path(umbel.__file__).parent
 ORDER = [
     "errors", "files", "plugins", "registry", "fields", "processes", "scratch", "seeds", "ops", "tree", "nets", "data",
-    "federation", "clustering", "algorithms", "engines", "runs", "reproduce", "pages", "flower", "cli",
+    "federation", "clustering", "algorithms", "engines", "runs", "diagnosis", "reproduce", "pages", "flower", "cli",
 ]
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
     from umbel.data.own import from_folder, from_frame, from_huggingface, from_partitions, read_site, to_huggingface
     from umbel.data.scenarios import SCENARIOS
     from umbel.data.sources import DATASETS, Dataset, open_dataset
+    from umbel.diagnosis.diagnose import Diagnosis, diagnose
     from umbel.errors import UmbelError
     from umbel.federation import uplink
     from umbel.federation.door import Cohort, Federation, Heard
@@ -68,6 +69,8 @@ if TYPE_CHECKING:  # what mypy and editors see; _HOMES says the same to Python
 __all__ = [  # noqa: RUF022 (by what they are for)
     # Run a method: a federation on this machine, a run, what came of it.
     "simulate", "run", "Result", "compare", "Comparison", "UmbelError",
+    # Before: what clients differ in, and what is worth training.
+    "diagnose", "Diagnosis",
     # Afterwards: read a run folder, go on with it, place a newcomer, explain it on a page.
     "load", "resume", "admit", "Admission", "report",
     # Loops of your own: round by round, and a result from any loop; a recipe as data; a run in a folder.
@@ -101,6 +104,7 @@ _HOMES = {
     "umbel.data.own": "from_folder from_frame from_huggingface from_partitions read_site to_huggingface",
     "umbel.data.scenarios": "SCENARIOS",
     "umbel.data.sources": "DATASETS Dataset open_dataset",
+    "umbel.diagnosis.diagnose": "Diagnosis diagnose",
     "umbel.errors": "UmbelError",
     "umbel.federation": "uplink",
     "umbel.federation.door": "Cohort Federation Heard",

@@ -400,7 +400,7 @@ def test_the_version_is_told(umbel: Umbel) -> None:
     assert re.fullmatch(r"umbel \d+\.\d+\.\d+(\.dev\d+)?\n", umbel("--version").out)
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "list"])
+@pytest.mark.parametrize("command", ["run", "compare", "diagnose", "list"])
 def test_help_explains_every_option_and_argument(command: str, umbel: Umbel) -> None:
     """No option without words; arguments are told in the text; options stand in panels."""
     group = typer.main.get_command(cli.app)
@@ -417,4 +417,4 @@ def test_help_explains_every_option_and_argument(command: str, umbel: Umbel) -> 
 def test_without_words_the_help_is_shown(umbel: Umbel) -> None:
     """A bare `umbel` names its commands."""
     said = umbel()
-    assert all(f"│ {name} " in said.out + said.err for name in ("run", "compare", "list"))
+    assert all(f"│ {name} " in said.out + said.err for name in ("run", "compare", "diagnose", "list"))

@@ -127,6 +127,16 @@ def test_who_means_something_else_is_named():
     assert found["meanings"].strength == pytest.approx(1 / 6)
 
 
+def test_the_majority_has_the_names(monkeypatch):
+    """Whoever is looked at first; and of very many clients, those behind them are named by the groups that they fit."""
+    first = {each.kind: each for each in differences(federation([SWAPPED] + [SAME] * 5), rng(), 4)}
+    assert first["meanings"].renamed == ((0, 0, 1), (0, 1, 0))
+    monkeypatch.setattr("umbel.clustering.differences.MANY", 4)
+    last = {each.kind: each for each in differences(federation([SAME] * 3 + [SWAPPED, SAME, SWAPPED]), rng(), 4)}
+    assert last["meanings"].renamed == ((3, 0, 1), (3, 1, 0), (5, 0, 1), (5, 1, 0))
+    assert not last["looks"].found
+
+
 def test_p_values_are_corrected_together():
     """Holm over three: the least one times three, and none below one that is smaller."""
     found = differences(federation([SAME] * 6, counts=[[30, 10, 10, 10], [10, 30, 10, 10]] * 3), rng(), 4)

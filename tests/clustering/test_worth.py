@@ -23,7 +23,7 @@ def test_a_difference_is_students():
 def test_the_best_plan_is_taken_and_judged_against_one_model():
     """Mean, worst client and a 95 % interval of what a client gains over one model."""
     one, alone = np.array([0.5, 0.6, 0.7, 0.8]), np.array([0.7, 0.7, 0.9, 0.9])
-    found = worth([0, 2], np.stack([one, alone]), ROWS, ACCURACY)
+    found = worth([0, 4], np.stack([one, alone]), ROWS, ACCURACY)
     assert PLANS[found.chosen].groups == "alone"
     assert (found.over, found.rows) == (4, 40)
     assert found.gain == pytest.approx(0.15)
@@ -43,9 +43,21 @@ def test_of_plans_that_are_alike_the_simplest_is_taken():
         "one model: in a short trial no other plan served clients better (paired over 4 clients)")
 
 
+def test_alone_must_be_better_by_a_test():
+    """A trial is short: a better mean alone is not enough for everybody alone, as it is for plans that share."""
+    one = np.array([0.5, 0.6, 0.7, 0.8])
+    unsure = one + np.array([0.4, -0.1, 0.3, 0.0])
+    assert worth([0, 4], np.stack([one, unsure]), ROWS, ACCURACY).chosen == ONE
+    assert worth([0, 1], np.stack([one, unsure]), ROWS, ACCURACY).chosen == 1
+    sure = one + np.array([0.2, 0.15, 0.2, 0.15])
+    assert PLANS[worth([0, 1, 4], np.stack([one, one, sure]), ROWS, ACCURACY).chosen].groups == "alone"
+    tuned = sure + np.array([-0.03, 0.02, -0.02, 0.02])
+    assert worth([0, 1, 4], np.stack([one, tuned, sure]), ROWS, ACCURACY).chosen == 1
+
+
 def test_the_metric_says_which_way_is_better():
     """Of errors the lower ones are taken, and the worst client is the one with the largest."""
-    found = worth([0, 3], np.array([[4.0, 5.0, 6.0, 7.0], [1.0, 2.0, 3.0, 4.5]]), ROWS, RMSE)
+    found = worth([0, 2], np.array([[4.0, 5.0, 6.0, 7.0], [1.0, 2.0, 3.0, 4.5]]), ROWS, RMSE)
     assert PLANS[found.chosen].groups == "clusters"
     assert found.gain == pytest.approx(2.875)
     assert found.plans[1].worst == 4.5
@@ -73,7 +85,7 @@ def test_too_few_rows_decide_nothing():
 def test_what_could_be_chance_is_said():
     """The best plan is taken, and its p-value with it."""
     one = np.array([0.5, 0.6, 0.7, 0.8])
-    found = worth([0, 4], np.stack([one, one + np.array([0.4, -0.1, 0.3, 0.0])]), ROWS, ACCURACY)
+    found = worth([0, 3], np.stack([one, one + np.array([0.4, -0.1, 0.3, 0.0])]), ROWS, ACCURACY)
     assert not found.differs
     assert advice(found, 2, ACCURACY) == (
         "2 clusters, fine-tuned: in a short trial it scored 15.0 points better than one model, which could be chance"

@@ -244,7 +244,7 @@ def runs(out: Path) -> dict[str, Path]:
 def reported(folder: Path) -> None:
     """The page, in which no number is none."""
     text = umbel.report(folder, folder.parent / "page.html").read_text()
-    for ours in (page.drawing_library(), page._asset("page.js"), page._asset("page.css")):
+    for ours in (page.drawing_library(), page.asset("page.js"), page.asset("page.css")):
         text = text.replace(ours, "")
     assert len(text) < 1e7, "a page of more than ten megabytes"
     odd = ODD.search(re.sub(r'(?s)<pre tabindex="0" aria-label="recipe.toml">.*?</pre>', "", text))

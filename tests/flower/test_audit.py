@@ -131,6 +131,9 @@ def test_words_from_outside_are_harmless():
     ("most_epochs = 9", {"method": "fedavg", "fine-tune": 10}, "at most 9 epochs. Asked for were 10."),
     ('methods = ["flag"]', {"method": "pacfl"}, "allows the methods flag. Asked for was 'pacfl'."),
     ('train_on = ["fit"]', {"method": "fedavg"}, "allows training on the rows fit. Asked for were 'train'."),
+    ("signatures = false", {"method": "pacfl"}, "lets no signatures leave. The method 'pacfl' needs them."),
+    ("counts = false", {"method": "kmeans"}, "lets no counts leave. The method 'kmeans' needs them."),
+    ("scores = false", {"method": "ifca"}, "lets no scores leave. The method 'ifca' needs them."),
     ('uplinks = "clip:1"', {"method": "fedavg", "uplink": "clip:3"}, "The run has clip:3.0: add uplink=\"clip:1\"."),
 ])  # fmt: skip
 def test_a_run_that_sites_forbid_ends_before_it_begins(tmp_path, policy, wishes, sentence):

@@ -16,7 +16,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from umbel.flower import audit
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +28,7 @@ BIN = Path(sys.executable).parent
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 LONG = 900  # seconds that nothing takes: an exchange is 10 on two quiet cores
 TURNED = {"site-a": 0, "site-b": 1, "site-c": 0, "site-d": 1}  # the groups that make_data.py makes
+RARE = 9  # of which site-c has one training row
 OFFLINE = {
     "PATH": f"{BIN}:{os.environ['PATH']}",  # where Flower looks for its other programs
     "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0",
@@ -64,6 +68,14 @@ def descendants(root: int) -> dict[int, str]:
     return found
 
 
+def one_of_a_class(path: Path, kind: int) -> None:
+    """Leave one training row of a class."""
+    with np.load(path) as held:
+        rows = dict(held)
+    kept = np.setdiff1d(np.arange(len(rows["y_train"])), np.flatnonzero(rows["y_train"] == kind)[1:])
+    np.savez(path, **{**rows, "x_train": rows["x_train"][kept], "y_train": rows["y_train"][kept]})
+
+
 class Deployment:
     """A server and its sites, in one folder."""
 
@@ -75,6 +87,7 @@ class Deployment:
                                    *(("make_key.py", f"keys/site-{s}") for s in "abcdx")):
             subprocess.run([sys.executable, EXAMPLE / script, *arguments], cwd=folder, check=True,
                            stdout=subprocess.PIPE)
+        one_of_a_class(folder / "data" / "site-c.npz", RARE)
         home = folder / "home"
         home.mkdir()
         home.joinpath("config.toml").write_text("".join(
@@ -137,7 +150,8 @@ class Deployment:
 
     def supernode(self, site: str) -> subprocess.Popen:
         door = self.front if NGINX else self.port
-        config = f'name="{site}" data="{self.folder}/data/{site}.npz" memory-dir="{self.folder}/memory/{site}"'
+        config = (f'name="{site}" data="{self.folder}/data/{site}.npz" memory-dir="{self.folder}/memory/{site}"'
+                  f' policy="{EXAMPLE}/policy.toml"')
         return self.start(site, BIN / "flower-supernode", "--superlink", f"127.0.0.1:{door}", "--root-certificates",
                           "certs/ca.crt", "--auth-supernode-private-key", f"keys/{site}", "--port", free_port(),
                           "--node-config", config)
@@ -146,6 +160,10 @@ class Deployment:
         wishes = {"deadline": float(LONG), "hello": float(LONG), "wait": float(LONG), **config}
         text = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in wishes.items())
         self.flwr("run", EXAMPLE / "app", "deploy", "-c", text)
+
+    def audit(self, site: str) -> list[dict]:
+        """What a site wrote down."""
+        return list(audit.read(audit.place(self.folder / "memory" / site, site)))
 
     def rounds(self, run: Path) -> list[dict]:
         lines = run / "rounds.jsonl"
@@ -226,7 +244,11 @@ def test_pacfl_survives_the_death_of_server_and_site_and_admits_a_latecomer(depl
 
 
 def test_flag_with_the_sites_that_are_left(deployment):
-    """Two groups, the cut by gap: the right clusters."""
+    """Two groups, the cut by gap: the right clusters, of site-b, site-c and site-d.
+
+    Run by itself it has site-a instead of site-d, and fails: a class that one of two lacks is 180 degrees to FLAG, and
+    site-c leaves one out.
+    """
     run = deployment.folder / "flag"
     deployment.run(method="flag", settings="cut=gap epochs=2 gradient_epochs=2", rounds=1, out=str(run), min_nodes=3)
     info = deployment.result(run)
@@ -235,3 +257,26 @@ def test_flag_with_the_sites_that_are_left(deployment):
     for one, other in itertools.combinations(labels, 2):
         assert (labels[one] == labels[other]) == (TURNED[one] == TURNED[other])
     print(f"seconds: {[record['seconds'] for record in deployment.rounds(run)]}")
+
+
+def test_what_left_is_in_the_logs_of_sites(deployment):
+    """FLAG's site-b sent a vector of each of ten classes, site-c of nine: of the class with one row none left it."""
+    for site, classes in (("site-b", 10), ("site-c", 9)):
+        sent = [line["left"] for line in deployment.audit(site) if line["task"] == "class_vectors" and "left" in line]
+        assert {tuple(left["basis"]) for left in sent} == {(classes, 64)}
+        assert audit.place(deployment.folder / "memory" / site, site).stat().st_mode & 0o777 == 0o600
+        trained = [line for line in deployment.audit(site) if line["task"] == "train" and "left" in line]
+        assert all(line["in"] < line["out"] for line in trained)  # a model each way, and a count back
+
+
+def test_a_run_that_policies_forbid_ends_before_it_begins(deployment):
+    """More vectors than sites allow: each says so in its log, and the run ends without the wait for nodes."""
+    run = deployment.folder / "forbidden"
+    deployment.run(method="pacfl", settings="rank=6", rounds=1, out=str(run), min_nodes=3)
+    said = "of those that are connected refuse it: The policy of 'site-"
+    until(lambda: said in deployment.flwr("ls", "deploy", "--format", "json"), LONG / 2, deployment.logs)
+    for site in ("site-b", "site-c"):
+        last = deployment.audit(site)[-1]
+        assert last["task"] == "describe"
+        assert last["refused"] == f"The policy of '{site}' allows one call at most 5 vectors. Asked for were 6."
+    assert not deployment.rounds(run)

@@ -376,7 +376,7 @@ def test_a_run_cannot_choose_where_a_node_writes():
 
 @pytest.mark.parametrize(("work", "options", "said"), [
     (Work(steps=3_000_000), {}, r"at most 1,048,576 steps\. Asked for were 3,000,000"),
-    (Work(epochs=2**70, batch=5), {}, "at most 10,000 epochs"),
+    (Work(epochs=2**40, batch=5), {}, "at most 10,000 epochs"),
     (Work(epochs=10_000, batch=1), {}, "at most 50,000 steps"),
     (Work(epochs=1, batch=2**26), {}, r"at most 33,554,432 rows in one job\. Asked for were 67,108,864"),
     (Work(epochs=-1), {}, "no work below 0"),

@@ -3,25 +3,28 @@
 import logging
 import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers import CLASSES, LOCAL, SEED, SHAPE, gap, play, tiny_model
+from helpers import ALL, CLASSES, LOCAL, SEED, SHAPE, gap, play, tiny_model
 
 from umbel.algorithms import FLAG, PACFL, FedAvg, import_all
 from umbel.clustering.parts import raw_parts
 from umbel.clustering.signatures import class_counts, class_vectors, principal_vectors
 from umbel.data.clients import Pool, Population, Work
+from umbel.engines import LoopEngine
 from umbel.errors import UmbelError
 from umbel.federation import preparing  # noqa: F401 (its tasks)
 from umbel.federation.door import Cohort, NobodyAnswered
 from umbel.federation.scoring import score
-from umbel.federation.tasks import TASKS, Loop
+from umbel.federation.tasks import COUNT, TASKS, Leaf, Loop, Plain, Reply, UpTo
 from umbel.federation.training import remembered, train
 from umbel.federation.uplink import parse
 from umbel.flower.inprocess import InProcessFlower
 from umbel.flower.policy import OPEN, TELLS, Forbidden, Policy
+from umbel.runs.run import rounds
 
 RARE = 2  # the class of which a site has one row
 EVERYBODY = torch.arange(4)
@@ -98,19 +101,45 @@ def test_a_wrong_policy_is_one_sentence(tmp_path, text, sentence):
     assert str(path) in str(caught.value)
 
 
+def test_the_example_is_the_defaults():
+    """Every key is in it, with the value that it has anyway, or as a comment."""
+    path = Path(__file__).parents[2] / "examples" / "flower" / "policy.toml"
+    assert Policy.read(path) == Policy()
+    assert re.findall(r"^(?:# )?(\w+) = ", path.read_text(), re.MULTILINE) == [each.name for each in fields(Policy)]
+
+
 def test_a_policy_that_is_not_there_is_one_sentence(tmp_path):
     """A site that names a policy never goes without one."""
     with pytest.raises(UmbelError, match=r"The file .*none\.toml cannot be read"):
         Policy.read(tmp_path / "none.toml")
 
 
+def umbels(task):
+    """Whether a task is umbel's own: other tests register theirs."""
+    does = task.function if isinstance(task, Plain) else task.each
+    return does.__module__.startswith("umbel.")
+
+
 def test_every_task_is_in_one_kind():
     """A task of umbel's own trains, or tells something that a policy has a key for."""
     import_all()
-    own = {name for name, task in TASKS.items() if not isinstance(task, Loop)}
+    own = {name for name, task in TASKS.items() if not isinstance(task, Loop) and umbels(task)}
     told = [name for names in TELLS.values() for name in names]
     assert sorted(told) == sorted(own)
     assert set(TELLS) <= {each.name for each in fields(Policy)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_methods_say_what_they_must_be_told(name, monkeypatch):
+    """No more than they ask for, and something where they ask for anything."""
+    method, asked = ALL[name].make(LOCAL, (0, 1, 0, 1)), set()
+    fed = LoopEngine(tiny_model(), patients(), SEED)
+    ask = fed.map
+    monkeypatch.setattr(fed, "map", lambda task, *rest, **options: asked.add(task.name) or ask(task, *rest, **options))
+    play(method, fed, rounds=2)
+    told = {kind for kind, tasks in TELLS.items() if asked.intersection(tasks)}
+    assert set(method.tells) <= told
+    assert bool(method.tells) == bool(told)
 
 
 # A row does not leave -------------------------------------------------------------------------------------------------
@@ -296,6 +325,31 @@ def test_an_answer_is_looked_at_before_it_leaves():
     with pytest.raises(Forbidden, match=r"fewer than 10 different rows\. This answer describes 2"):
         Policy().refuse_answer("It", rare, (0, 1))
     Policy().refuse_answer("It", rare, (0, 2))
+    OPEN.refuse_answer("It", rare, ())
+
+
+def test_a_task_of_your_own_tells_of_no_rare_class(monkeypatch):
+    """What it says of classes that have rows enough leaves; with a rare one among them nothing does."""
+    def own(net, client):
+        kinds = client.y.unique()
+        return Reply({"basis": torch.zeros(len(kinds), 9), "basis_class": kinds, "size": client.size})
+
+    task = Plain("own", own, answers=lambda net: {"basis": Leaf((UpTo(3), 9)), "size": COUNT,
+                                                  "basis_class": Leaf((UpTo(3),), torch.int64)})
+    monkeypatch.setitem(TASKS, "own", task)
+    assert described(sites(Policy(), rare=0), task).answers["basis_class"].values.tolist() == [[0, 1]] * 4
+    assert len(described(sites(), task).ids) == 4
+    with pytest.raises(NobodyAnswered, match="This answer describes 2"):
+        described(sites(Policy()), task)
+
+
+def test_a_run_that_everybody_refuses_says_why():
+    """And does not speak of learning rates, before it begins and when its rounds are lost."""
+    for method, policy, sentence in ((PACFL(local=LOCAL), Policy(signatures=False), "lets no signatures leave"),
+                                     (FedAvg(local=LOCAL), Policy(most_epochs=1), "at most 1 epochs")):
+        with pytest.raises(UmbelError, match=sentence) as caught:
+            list(rounds(method, sites(policy), rounds=3))
+        assert "learning rate" not in str(caught.value)
 
 
 def test_an_open_policy_changes_no_bit():

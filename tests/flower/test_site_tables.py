@@ -66,7 +66,8 @@ def test_sites_read_their_tables_as_the_page_says(apps: Path, caplog: pytest.Log
     info = json.loads((apps / "run" / "result.json").read_text())
     assert sorted(info["clusters"]["labels"]) == ["east", "north", "south"]
     assert info["score"]["cluster_model"]["mean"] > 0.6
-    assert info["model"]["name"] == "mlp"
+    simulated = umbel.simulate(umbel.from_frame(patients(), client="hospital", target="death")).net
+    assert (info["model"]["name"], info["model"]["parameters"]) == ("mlp", simulated.parameters)
 
 
 def test_a_preparation_that_says_not_what_is_learnt_makes_no_model() -> None:

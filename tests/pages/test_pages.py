@@ -139,11 +139,12 @@ def test_data_of_the_script_are_exact_and_cannot_end_it(tmp_path: Path) -> None:
 
 
 def test_only_our_own_files_are_not_escaped() -> None:
-    """Style, script and drawing library: three places, none of which a run folder reaches."""
-    text = "".join(path.read_text() for path in (files("umbel.pages") / "templates").iterdir())
-    assert re.findall(r"{{ (\w+) \| safe }}", text) == ["css", "script", "plotly"]
-    assert text.count("safe }}") == 3
-    assert "autoescape" not in text
+    """Style, script and drawing library: three places of a report, one of a diagnosis, which no run folder reaches."""
+    texts = {path.name: path.read_text() for path in (files("umbel.pages") / "templates").iterdir()}
+    safe = {name: found for name, text in texts.items() if (found := re.findall(r"{{ (\w+) \| safe }}", text))}
+    assert safe == {"page.html": ["css", "script", "plotly"], "diagnosis.html": ["css"]}
+    assert "".join(texts.values()).count("safe }}") == 4
+    assert not any("autoescape" in text for text in texts.values())
 
 
 def test_the_page_may_load_nothing(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_row_that_is_listed_twice_counts_twice():
     """Weights of rows: whole numbers, in the lists of rows."""
     people = unequal()
     again = u.Population(people.pool, [rows[[0, 0, 1]] for rows in people.train], people.test, people.truth, 2)
-    one_more = (np.concatenate([part, part[:1]]) for part in people.pool)
+    one_more = (np.concatenate([part, part[:1]]) for part in people.pool[:2])
     other = u.Population(u.Pool(*one_more), [np.array([rows[0], rows[0] if k else 200, rows[1]])
                                 for k, rows in enumerate(people.train)], people.test, people.truth, 2)
     ends = [play(u.FedAvg(local=u.Local(epochs=1, batch=0)), u.simulate(each, device="cpu"), rounds=1).models

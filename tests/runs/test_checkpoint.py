@@ -429,8 +429,8 @@ def test_who_never_came_is_left_out_and_counted(tmp_path: Path) -> None:
 
 RESULT = {
     "schema", "status", "method", "params", "data", "data_part", "scenario", "scenario_facts", "partition_hash",
-    "test_mode", "model", "seed", "clients", "rounds", "fraction", "uplink", "engine", "device", "precision", "workers",
-    "headline", "clusters", "metric", "score", "bytes", "steps", "seconds", "lost", "versions",
+    "test_mode", "model", "seed", "clients", "rounds", "fraction", "uplink", "bound", "engine", "device", "precision",
+    "workers", "headline", "clusters", "metric", "score", "bytes", "steps", "seconds", "lost", "versions",
 }
 
 

@@ -45,6 +45,9 @@ class PartsSettings:
         super().__post_init__()  # type: ignore[misc]
 
 
+PARTS_TELL = ("signatures", "counts")  # see Algorithm.tells: parts of rows, and how many rows there are of each kind
+
+
 def deal_for(net: Model) -> str:
     """How rows are dealt into parts: those of series and texts follow in time, and lie in blocks."""
     return "blocks" if net.tokens or len(net.shape) == 2 else "random"

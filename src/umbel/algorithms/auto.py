@@ -112,6 +112,11 @@ class Auto(PartsSettings, Algorithm):
         last: Params = kept.get("last", sent)
         return last
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, by which it diagnoses."""
+        return alike.PARTS_TELL
+
     def init(self, fed: Federation, seed: int) -> State:
         """Ask in what clients differ; where they do, get ready for the trial."""
         state = one_cluster(fed, seed)
@@ -123,11 +128,11 @@ class Auto(PartsSettings, Algorithm):
             found = differences(parts, generator(fed.seed, "differences"), max(1, fed.net.objective.groups))
             cut = alike.cut_by_tests(parts, by_distance(energy(parts)), fed.seed)
             evidence = alike.kept(cut, who[order], tree.take(answers, order), sized, fed.seed)
-        tried = torch.full((len(fed.names),), -1)
-        tried[who[order]] = canonical(torch.from_numpy(cut.labels))
+        tried, differ = torch.full((len(fed.names),), -1), any(each.found for each in found)
+        tried[who[order]] = canonical(torch.from_numpy(cut.labels)) if differ else 0
         numbers = [[float(each.found), -1.0 if each.p is None else each.p, each.strength] for each in found]
         evidence |= {"anchor": tree.to(anchor, "cpu"), "tried": tried, "differ": torch.tensor(numbers).double()}
-        if not any(each.found for each in found):
+        if not differ:
             return replace(state, evidence=evidence | {"plan": torch.tensor(ONE)})
         return replace(state, evidence=evidence).grow(anchor, clusters_of(tried) if clusters_of(tried) > 1 else 0)
 

@@ -193,6 +193,14 @@ class Algorithm(ServerSettings, ABC):
         """Whether the method, as set, must be told the true groups; then its field `truth` is filled in."""
         return False
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """What it must be told of clients beside models, in the words of a site's policy: signatures, counts, scores.
+
+        A site that lets them not leave is left out before the run begins; of more that a method asks, when it does.
+        """
+        return ()
+
     def why(self, state: State) -> str:
         """Why the clusters are what they are, in a sentence without its full stop; nothing where nobody chose."""
         return ""

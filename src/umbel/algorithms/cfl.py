@@ -72,6 +72,11 @@ class CFL(PartsSettings, Algorithm):
     state: ClassVar[type[State]] = CFLState
     private_norms: ClassVar[bool] = False  # newcomers choose by the loss of whole models
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, where they decide."""
+        return alike.PARTS_TELL if self.cut == "tested" else ()
+
     def init(self, fed: Federation, seed: int) -> State:
         """One random model; and what clients say of their rows, by which clusters are split later."""
         start = one_cluster(fed, seed)

@@ -51,6 +51,11 @@ class CFLGT(OneShot):
         trajectory.answers(fed.net, total=self.total)
         return super().init(fed, seed)
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Its trajectories at least."""
+        return super().tells or ("signatures",)
+
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """Z'_1, Z'_2: pull and push of each class, 2 C numbers a client."""
         own = ("with_norms",) if keeps_norms(fed.net, self.local) else ()

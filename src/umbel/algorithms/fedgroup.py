@@ -57,6 +57,11 @@ class FedGroup(PartsSettings, Algorithm):
     meanings: ClassVar[str] = "by update"
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, where it finds the number of clusters."""
+        return () if self.clusters else alike.PARTS_TELL
+
     def init(self, fed: Federation, seed: int) -> State:
         """Group m x `sample` clients; the rest stay unplaced and are admitted when they are met."""
         state = one_cluster(fed, seed)

@@ -75,6 +75,11 @@ class FedSoft(Algorithm):
         last: Params = kept.get("last", sent)
         return last
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """How many rows each model fits best."""
+        return ("scores",)
+
     def init(self, fed: Federation, seed: int) -> State:
         """S random centres; a client's own model starts from the common first one."""
         models = tree.to(tree.stack([fed.net.init(seed + s) for s in range(self.clusters)]), fed.device)

@@ -68,6 +68,11 @@ class FLAG(OneShot):
                              " not travel: take another cut, as in cut=gap.")
         return super().init(fed, seed)
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Its vectors, where they count."""
+        return super().tells or (("signatures",) if self.beta > 0 else ())
+
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_c of each class with its counts, and Delta after t_g epochs from theta_0: what beta asks for."""
         parts: list[tuple[Tensor, Tree]] = []

@@ -41,6 +41,11 @@ class IFCA(Algorithm):
         """Only the expert knows."""
         return self.first == "expert"
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Losses, by which clients choose."""
+        return ("scores",)
+
     def init(self, fed: Federation, seed: int) -> State:
         """k random models; clients are unplaced until they have chosen, or placed at random."""
         models = tree.to(tree.stack([fed.net.init(seed + k) for k in range(self.clusters)]), fed.device)

@@ -51,6 +51,11 @@ class KMeans(PartsSettings, Algorithm):
     meanings: ClassVar[str] = "by weights"
     servers: ClassVar[tuple[str, ...]] = SERVERS
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, where it finds the number of clusters."""
+        return () if self.clusters else alike.PARTS_TELL
+
     def init(self, fed: Federation, seed: int) -> State:
         """One random model."""
         return one_cluster(fed, seed)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from umbel import tree
 from umbel.algorithms import alike
-from umbel.algorithms.alike import SIGNATURE_ROUND, PartsSettings
+from umbel.algorithms.alike import PARTS_TELL, SIGNATURE_ROUND, PartsSettings
 from umbel.algorithms.base import (
     Algorithm,
     Local,
@@ -158,6 +158,11 @@ class OneShot(TrialSettings, Algorithm):
             drop = found.worse if self.trial == "veto" else not found.better
             return torch.where(labels > 0, 0, labels) if drop else labels, {"pays": torch.tensor(found).double()}
         return labels, {}
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Parts of rows, where its cut rests on them."""
+        return PARTS_TELL if self.asks_for_parts else ()
 
     @property
     def asks_for_parts(self) -> bool:

@@ -62,6 +62,11 @@ class PACFL(OneShot):
             raise UmbelError("The 'recluster' of pacfl cuts the tree anew where it was cut before, and 'tested' cuts at"
                              f" no one distance: set 'cut' as well, to {' or '.join(BY_DISTANCE)}.")
 
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Its vectors at least."""
+        return super().tells or ("signatures",)
+
     def describe(self, fed: Federation, cohort: Cohort, anchor: Params) -> tuple[Tensor, Tree]:
         """U_p: the leading left singular vectors of the client's data, or of each of its classes."""
         if self.angle == "union" or (self.angle == "auto" and fed.net.objective.groups > 1):

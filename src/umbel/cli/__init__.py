@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from umbel.cli import run  # noqa: F401  isort: skip
+from umbel.cli import diagnose  # noqa: F401  isort: skip
 from umbel.cli import admit  # noqa: F401  isort: skip
 from umbel.cli import report  # noqa: F401  isort: skip
 from umbel.cli import reproduce  # noqa: F401  isort: skip

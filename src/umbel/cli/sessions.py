@@ -22,8 +22,8 @@ def run(*, method: str | None, setting: list[str] | None, epochs: int | None, ba
         optimiser: str | None, schedule: str | None, data_dir: Path | None, workers: int | None, out: Path | None,
         resume: bool, trust: bool, quiet: bool, **choices: Any) -> None:
     """Start a run or go on with one. `choices` are fields of an Experiment, None where nothing was typed."""
-    options = _typed(choices)
-    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
+    options = typed_options(choices)
+    settings = typed_settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
     experiment = None if method is None else _experiment(method, options, settings, trust)
     if experiment is None and not (resume and out):
         raise UmbelError("Say which method to run, as in `umbel run fedavg`, or give --resume and --out.")
@@ -57,8 +57,8 @@ def compare(*, methods: list[str], seeds: int, setting: list[str] | None, epochs
             lr: float | None, optimiser: str | None, schedule: str | None, data_dir: Path | None, workers: int | None,
             out: Path | None, tune: list[str] | None, equal: str | None, quiet: bool, **choices: Any) -> None:
     """Run the methods, as far as they were not run, and show the table. `choices` are fields of an Experiment."""
-    common = Experiment(**_typed(choices))
-    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
+    common = Experiment(**typed_options(choices))
+    settings = typed_settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
     plan = comparison.planned(methods, common, settings, seeds, tune or [], equal or "")
     folder = out or _free_folder(f"compare-{_name(common, method=False)}")
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
@@ -74,8 +74,8 @@ def vary(*, method: str, over: list[str] | None, seeds: int, setting: list[str] 
          batch: int | None, lr: float | None, optimiser: str | None, schedule: str | None, data_dir: Path | None,
          workers: int | None, out: Path | None, quiet: bool, **choices: Any) -> None:
     """Run the combinations, as far as they were not run, and show the table and the page."""
-    settings = _settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
-    common = _experiment(method, _typed(choices), settings, trust=False)
+    settings = typed_settings(setting, epochs=epochs, batch=batch, lr=lr, optimiser=optimiser, schedule=schedule)
+    common = _experiment(method, typed_options(choices), settings, trust=False)
     plan = variation.planned(common, over or [], seeds)
     folder = out or _free_folder(f"vary-{_name(common)}")
     again = f"Go on with the same command and --out {shlex.quote(str(folder))}"
@@ -116,13 +116,14 @@ def _say_understood(session: Session, quiet: bool) -> None:
             say(line)
 
 
-def _typed(choices: dict[str, Any]) -> dict[str, Any]:
+def typed_options(choices: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as an Experiment takes them."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()
             if value is not None}
 
 
-def _settings(pairs: list[str] | None, **shortcuts: Any) -> dict[str, Any]:
+def typed_settings(pairs: list[str] | None, **shortcuts: Any) -> dict[str, Any]:
+    """The settings of a method: NAME=VALUE, and those that have options of their own."""
     settings = {name: value for name, value in shortcuts.items() if value is not None}
     for pair in pairs or []:
         name, sign, value = pair.partition("=")

@@ -310,8 +310,9 @@ def _one_name(parts: Parts, least: float) -> tuple[Ints, list[tuple[int, int, in
     means = means_of(parts)
     n, k, wide = means.of.shape
     name = np.tile(np.arange(k), (n, 1))  # what each client's kinds are called by the others
-    left = set(range(n)) if n <= MANY else set(range(MANY))
-    fits = {pair for pair, each in matches(Means(means.of[: len(left)], means.parts[: len(left)])).items() if each.fits}
+    near = min(n, MANY)  # who is looked at pair by pair
+    fits = {pair for pair, each in matches(Means(means.of[:near], means.parts[:near])).items() if each.fits}
+    left, middles = set(range(near)), []
     while left:
         root = max(sorted(left), key=lambda i: sum((min(i, j), max(i, j)) in fits for j in left - {i}))
         group = sorted(j for j in left if j == root or (min(root, j), max(root, j)) in fits)
@@ -319,23 +320,32 @@ def _one_name(parts: Parts, least: float) -> tuple[Ints, list[tuple[int, int, in
         middle, weight = means.of[root], means.parts[root]
         for _ in range(3):
             for i in group:
-                name[i] = _named(means.of[i], means.parts[i], middle, weight, wide, least)
+                name[i] = _named(means.of[i], means.parts[i], middle, weight, wide, least)[0]
             middle, weight = _middle(means, group, name)
-        usual = [np.bincount(name[group, own], minlength=k).argmax() for own in range(k)]
-        if len(set(usual)) == k:
-            name[group] = np.argsort(usual)[name[group]]
+        usual = np.array([np.bincount(name[group, own], minlength=k).argmax() for own in range(k)])
+        if len(set(usual.tolist())) == k:
+            name[group], middle, weight = np.argsort(usual)[name[group]], middle[usual], weight[usual]
+        middles.append((middle, weight))
+    for i in range(near, n):  # by the first group that it fits
+        for middle, weight in middles:
+            names, it_fits = _named(means.of[i], means.parts[i], middle, weight, wide, least)
+            if it_fits:
+                name[i] = names
+                break
     renamed = [(i, own, int(name[i, own])) for i in range(n) for own in range(k)
                if name[i, own] != own and means.parts[i, own] > 0]
     return name[parts.owner, parts.kind], renamed
 
 
-def _named(own: Floats, of_own: Floats, middle: Floats, weight: Floats, wide: int, least: float) -> Ints:
-    """(k,) names of a client's kinds, by the middle of others."""
+def _named(own: Floats, of_own: Floats, middle: Floats, weight: Floats, wide: int, least: float) -> tuple[Ints, bool]:
+    """(k,) names of a client's kinds by the middle of others, and whether it fits there."""
     names = np.arange(len(own))
     both = np.flatnonzero((of_own > 0) & (weight > 0))
-    if len(both) > 1:
-        names[both] = both[match(own[both], of_own[both], middle[both], weight[both], wide, least).to]
-    return names
+    if len(both) < 2:
+        return names, False
+    found = match(own[both], of_own[both], middle[both], weight[both], wide, least)
+    names[both] = both[found.to]
+    return names, found.fits
 
 
 def _middle(means: Means, group: list[int], name: Ints) -> tuple[Floats, Floats]:

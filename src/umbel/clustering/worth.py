@@ -31,8 +31,8 @@ class Plan(NamedTuple):
 
 
 PLANS = (Plan("one model", "one", False), Plan("one model, fine-tuned", "one", True),
-         Plan("everybody alone", "alone", True), Plan("clusters", "clusters", False),
-         Plan("clusters, fine-tuned", "clusters", True))  # the simplest first
+         Plan("clusters", "clusters", False), Plan("clusters, fine-tuned", "clusters", True),
+         Plan("everybody alone", "alone", True))  # the simplest of those that share first
 ONE = 0
 
 
@@ -62,7 +62,9 @@ def worth(tried: list[int], scores: Floats, rows: NDArray[np.int64], metric: Met
     """Judge the plans of these places in PLANS by (plans, clients) scores, NaN where a client's rows define none.
 
     With fewer validation rows than `least`, all clients' together, nothing is compared.
-    The plan with the best mean is taken, or the simplest one that is behind it by no more than HALF a standard error.
+    Of plans by which clients learn from others the one with the best mean is taken, or the simplest one that is behind
+    it by no more than HALF a standard error. A short trial flatters who learns alone, since it leaves those who learn
+    from others little time: that plan must beat this one by a paired test.
     """
     whole = np.isfinite(scores).all(0) & (rows > 0)
     scores, rows = scores[:, whole], rows[whole]
@@ -71,9 +73,13 @@ def worth(tried: list[int], scores: Floats, rows: NDArray[np.int64], metric: Met
         return Worth((), ONE, clients, int(rows.sum()), differs=False, gain=0.0, p=1.0)
     sign = 1.0 if metric.higher_is_better else -1.0
     means = sign * scores.mean(1)
-    best = int(means.argmax())
-    chosen = next(k for k, _ in sorted(enumerate(tried), key=lambda each: each[1])
+    shared = [k for k, plan in enumerate(tried) if PLANS[plan].groups != "alone"]
+    best = max(shared, key=lambda k: means[k])
+    chosen = next(k for k in sorted(shared, key=lambda k: tried[k])
                   if means[best] - means[k] <= HALF * error_of(scores[best] - scores[k]) + 1e-12)
+    for k in set(range(len(tried))) - set(shared):
+        if means[k] > means[best] and p_of(sign * (scores[k] - scores[best])) <= LEVEL:
+            chosen = k
     gains = sign * (scores - scores[tried.index(ONE)])
     judged = []
     for k, plan in enumerate(tried):

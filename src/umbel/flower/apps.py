@@ -205,7 +205,7 @@ def plan_of(experiment: Experiment) -> dict[str, Any]:
     epochs = [algorithm.local.epochs, getattr(algorithm, "gradient_epochs", 0), experiment.fine_tune or 0]
     rank = {"rank": algorithm.rank} if hasattr(algorithm, "rank") else {}
     return {"method": experiment.method, "epochs": max(epochs), "rows": algorithm.local.rows,
-            "uplinks": experiment.uplink, **rank}
+            "uplinks": experiment.uplink, "tells": list(algorithm.tells), **rank}
 
 
 def _settings(text: str) -> dict[str, str]:

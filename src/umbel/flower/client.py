@@ -194,12 +194,14 @@ def _done(site: Site, request: Words, content: RecordDict) -> tuple[Words, Recor
     most = max(len(people.train[0]), len(people.test[0]))
     policy.refuse_call(POLICY, facts, request.get("method", ""), most)
     call = call_from(facts, content)
-    by_class = call.task.name in BY_CLASS
-    clients = LocalClients(policy.described(people) if by_class else people, seed, site.device)
+    common = policy.described(people)
+    clients = LocalClients(common if call.task.name in BY_CLASS else people, seed, site.device)
     clients.diary = DiskDiary(site.memory / run, site.durable)
     rows = clients.rows(0, call.work.rows, call.now)
     policy.refuse_few(POLICY, clients.population, rows, facts)
-    kinds = set(people.kinds[rows].tolist()) if by_class else set()
+    changed = common.change_of(0, call.now)
+    held = common.train[0] if changed is None else common.changes[changed].train
+    kinds = set(people.kinds[held].tolist())
     net = site.net if site.device.type == "cpu" else site.net.to(site.device)
     answers = RecordDict()
     for job in range(len(call.cohort.ids)):

@@ -34,7 +34,7 @@ TELLS = {  # what tasks tell beside models: a key of the policy, and the tasks t
                    "embedded_parts", "trajectory"),
     "counts": ("class_counts", "distinct_counts", "column_sums", "level_counts"),
     "scores": ("score", "contrast", "losses", "votes"),
-    "kept_models": ("remembered", "with_norms", "merged"),
+    "kept_models": ("remembered", "with_norms", "merged", "alone"),
 }
 BY_CLASS = (*TELLS["signatures"], "class_counts", "distinct_counts")  # these see no class with too few rows
 
@@ -223,7 +223,7 @@ class Policy:
             raise Forbidden(f"{whose} lets answers leave that rest on {self.least_rows:,} different rows"
                             f" or more. This one rests on {size:,}.")
         told = {int(kind) for name in ("basis_class", "part_kind") if name in leaves for kind in leaves[name].flatten()}
-        if rare := sorted(told - {-1, *kinds}):
+        if self.least_rows_per_class > 1 and (rare := sorted(told - {-1, *kinds})):
             raise Forbidden(f"{whose} lets no class be described that has fewer than"
                             f" {self.least_rows_per_class:,} different rows. This answer describes {rare[0]}.")
 

@@ -24,19 +24,21 @@ def write(runs: Sequence[Run]) -> str:
     """The whole page."""
     drawings, entrants = Drawings(), views.entrants(runs)
     names = views.run_names(entrants)
-    return _render(
+    return render(
         "page.html",
         summary=summary(entrants, names),
         compared=compared(drawings, entrants),
         panels=each_run(drawings, [run for entrant in entrants for run in entrant.runs], names),
         data={"figures": drawings.figures, "trees": drawings.trees, "largest": plots.LARGEST},
-        version=versions()["umbel"], now=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
-        css=_asset("page.css"), script=_asset("page.js"), plotly=drawing_library(),
+        css=asset("page.css"), script=asset("page.js"), plotly=drawing_library(),
     )
 
 
-def _render(template: str, **values: Any) -> str:
-    """A filled-in template. Data for scripts go through the filter `tojson`, whose JSON cannot end its script."""
+def render(template: str, **values: Any) -> str:
+    """A filled-in template, which knows the day and umbel's version.
+
+    Data for scripts go through the filter `tojson`, whose JSON cannot end its script.
+    """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined  # an extra
     except ImportError:
@@ -44,7 +46,8 @@ def _render(template: str, **values: Any) -> str:
     jinja = Environment(loader=PackageLoader("umbel.pages"), autoescape=True, undefined=StrictUndefined,
                         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     jinja.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # what JSON.parse can read
-    return jinja.get_template(template).render(values)
+    today = {"version": versions()["umbel"], "now": f"{datetime.now(UTC):%Y-%m-%d %H:%M}"}
+    return jinja.get_template(template).render(today | values)
 
 
 def drawing_library() -> str:
@@ -56,5 +59,6 @@ def drawing_library() -> str:
     return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file that comes with the package."""
     return (files("umbel.pages") / name).read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
             try:
                 state = _sound(algorithm.init(fed, fed.seed), fed)
             except NobodyAnswered as error:
-                raise UmbelError(f"The run cannot begin: {error}. {_usual(algorithm)}") from error
+                raise UmbelError(f"The run cannot begin: {error}.{_usual(algorithm, error)}") from error
         yield Round(-1, state, _record(-1, fed, state, watch) | {"options": asdict(options)})
     else:
         fed.remember(saved.memory, saved.memory_rounds)
@@ -107,7 +107,7 @@ def _rounds(algorithm: Algorithm, fed: Federation, options: RunOptions, saved: S
                 if lost_in_a_row == min(LOST_IN_A_ROW, total):
                     many = f"{lost_in_a_row} rounds in a row were lost, the last because"
                     raise UmbelError(f"{many if total > 1 else 'The only round was lost, because'} {error}."
-                                     f" {_usual(algorithm)}") from error
+                                     f"{_usual(algorithm, error)}") from error
             scores = _scores(algorithm, fed, state, index, options, last=index == total - 1)
         record = _record(index, fed, state, watch) | scores | {
             "asked": len(cohort.ids), "moved": _moved(before, state.labels), "waiting": dict(waiting),
@@ -206,8 +206,11 @@ def _finite(values: tree.Tree) -> bool:
     return all_true([leaf.isfinite().all() for leaf in leaves])
 
 
-def _usual(algorithm: Algorithm) -> str:
-    return f"The usual cause is a learning rate that is too large (lr {algorithm.local.lr:g})."
+def _usual(algorithm: Algorithm, error: NobodyAnswered) -> str:
+    """What to look at, unless sites refused, and said why."""
+    if any(reason.startswith("refused") for reason in error.lost.values()):
+        return ""
+    return f" The usual cause is a learning rate that is too large (lr {algorithm.local.lr:g})."
 
 
 def sample(fed: Federation, state: State, round: int, fraction: float) -> Cohort:
