@@ -49,13 +49,13 @@ def main() -> None:
     """Run all and print the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data-dir", type=Path)
-    options.add_argument("--only", default="", help="part of a data set's name")
+    options.add_argument("--only", default="", help="part of the name of a data set or scenario")
     given = options.parse_args()
     door.Lengths = Noted  # type: ignore[misc]
     print("| data | scenario, clients, fraction | method | updates | longest | above 3 (‰) | longest control |")
     print("|---|---|---|---|---|---|---|")
     for data, scenario, clients, fraction in SETTINGS:
-        for method in METHODS if given.only in data else ():
+        for method in METHODS if given.only in f"{data} {scenario}" else ():
             Noted.seen.clear()
             for seed in SEEDS:
                 play(data, scenario, clients, fraction, method, seed, given.data_dir)

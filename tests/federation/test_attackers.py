@@ -98,7 +98,8 @@ def test_scores_and_agreement_are_of_the_honest(tmp_path):
 
     method = u.Oracle(TRUTH[:4] * 2, local=u.Local(epochs=1))
     result = u.run(method, simulated(), rounds=1, fine_tune=0, out=tmp_path / "run")
-    liars = set(result.info["scenario_facts"]["attackers"])
+    liars = {f"c{i:03d}" for i in places(parse("2:scaled:3"), 8, 3)}
+    assert set(result.info["scenario_facts"]["attackers"]) == liars
     final = result.records[-1]["final"]["cluster_model"]["clients"]
     assert set(final) == {f"c{i:03d}" for i in range(8)} - liars
     assert result.accuracy == pytest.approx(mean(own["score"] for own in final.values()))

@@ -41,6 +41,18 @@ def test_an_update_is_held_against_the_median_of_those_who_were_sent_the_same():
     assert too_long(sent(10.1), [3.0, 4.0], bound=11) == []
 
 
+def test_who_takes_more_steps_may_go_farther():
+    """With 50 times the steps of the median client an update may be 50 times as long; with fewer still 10 times."""
+    call = Call(NOTHING, Cohort(torch.arange(5), 0), Work(), {"model": {"w": torch.zeros(1)}}, {}, {})
+    lengths = Lengths(call, {"model": {"w": Leaf((1,))}}, (), torch.tensor([2, 2, 2, 100, 1]))
+    for far, near, wrong in ((49.0, 9.0, {}), (51.0, 11.0, {3: "update more than 50 times as long as usual",
+                                                           4: "update more than 10 times as long as usual"})):
+        sent = torch.tensor([1.0, 1.0, 1.0, far, near])[:, None]
+        lengths.of.clear()
+        lengths.measure(Answered(torch.arange(5), {"model": {"w": sent}}))
+        assert lengths.too_long(torch.ones(5, dtype=torch.bool), 10.0) == wrong
+
+
 def test_clusters_have_medians_of_their_own():
     """Updates of 1 and of 100 in two clusters of three: 20 is too long in the first and short in the second."""
     starts, of = [[0.0, 0.0], [50.0, 0.0]], [0, 1, 0, 1, 0, 1]

@@ -244,7 +244,11 @@ def test_pacfl_survives_the_death_of_server_and_site_and_admits_a_latecomer(depl
 
 
 def test_flag_with_the_sites_that_are_left(deployment):
-    """Two groups, the cut by gap: the right clusters."""
+    """Two groups, the cut by gap: the right clusters, of site-b, site-c and site-d.
+
+    Run by itself it has site-a instead of site-d, and fails: a class that one of two lacks is 180 degrees to FLAG, and
+    site-c leaves one out.
+    """
     run = deployment.folder / "flag"
     deployment.run(method="flag", settings="cut=gap epochs=2 gradient_epochs=2", rounds=1, out=str(run), min_nodes=3)
     info = deployment.result(run)

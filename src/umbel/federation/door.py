@@ -218,7 +218,7 @@ class Federation(ABC):
         stages = promises(self.net, call)
         expected = stages[0]
         known = _known(call, self.rows_told(call))
-        lengths = Lengths(call, expected, self.net.statistics) if self.bound else None
+        lengths = Lengths(call, expected, self.net.statistics, known.get(STEPS)) if self.bound else None
         answers: Tree = {}
         heard = torch.zeros(len(cohort.ids), dtype=torch.bool)
         lost: dict[str, str] = {}

@@ -50,8 +50,10 @@ def parts_of(expected: Tree, statistics: Collection[str]) -> list[Part]:
 class Lengths:
     """How long the parts of the answers of one call are, measured as they come."""
 
-    def __init__(self, call: "Call", expected: Tree, statistics: Collection[str]) -> None:
+    def __init__(self, call: "Call", expected: Tree, statistics: Collection[str],
+                 steps: Tensor | None = None) -> None:
         self.call = call
+        self.steps = steps  # (m,) that the clients were asked for, by the rows they told, where that is known
         self.parts = parts_of(expected, statistics)
         self.of: dict[Part, Tensor] = {}  # (m,) float64, by position of the cohort
 
@@ -70,16 +72,23 @@ class Lengths:
         """By position, why an answer that was heard, (m,), is not believed: `bound` is the multiple that may be.
 
         Longer than that many times what is usual: the median of those who moved at all from the same model; of fewer
-        than three the median of all who were asked; and of so few, the length of the model that they were sent.
+        than three the median of all who were asked; and of so few, the length of the model that they were sent. Who
+        takes so many times as many steps as the median client may also go so many times as far.
         """
         reasons: dict[int, str] = {}
         for part, lengths in self.of.items():
             long = lengths.cpu()
-            most = bound if part.kind == "model" else LOOSE * bound
+            most = self._multiple(heard, bound if part.kind == "model" else LOOSE * bound)
             wrong = heard & (long > most * self._usual(part, long, heard))
-            reasons |= {int(position): f"{part.title} more than {most:g} times as long as usual"
-                        for position in wrong.nonzero().flatten()}
+            reasons |= {position: f"{part.title} more than {float(most[position]):g} times as long as usual"
+                        for position in wrong.nonzero().flatten().tolist()}
         return reasons
+
+    def _multiple(self, heard: Tensor, bound: float) -> Tensor:
+        """(m,) how many times what is usual may be: the bound, or by how many times a client takes more steps."""
+        if self.steps is None or not bool(heard.any()):
+            return torch.full(heard.shape, bound, dtype=torch.float64)
+        return (self.steps / self.steps[heard].median().clamp(min=1)).double().clamp(min=bound)
 
     def _usual(self, part: Part, long: Tensor, heard: Tensor) -> Tensor:
         """(m,) what lengths are held against; infinite where there is nothing."""
