@@ -60,11 +60,14 @@ def test_clusters_have_medians_of_their_own():
     assert too_long(sent, starts, of) == [4]
 
 
-def test_a_cluster_of_two_is_held_against_everybody():
-    """Its own median would be the shorter of the two: here all five have one, which is 1."""
+def test_a_cluster_of_two_is_held_against_its_model_or_everybody():
+    """Its own median would be the shorter of the two. Here the median of all five is 1, its model's length 5 or 0.5."""
     starts, of = [[0.0, 0.0], [5.0, 0.0]], [0, 0, 0, 1, 1]
-    assert too_long([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [5.05, 0.0], [14.0, 0.0]], starts, of) == []
-    assert too_long([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [5.05, 0.0], [16.0, 0.0]], starts, of) == [4]
+    assert too_long([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [5.05, 0.0], [54.0, 0.0]], starts, of) == []
+    assert too_long([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [5.05, 0.0], [56.0, 0.0]], starts, of) == [4]
+    starts = [[0.0, 0.0], [0.5, 0.0]]
+    assert too_long([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.55, 0.0], [10.0, 0.0]], starts, of) == []
+    assert too_long([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.55, 0.0], [11.0, 0.0]], starts, of) == [4]
 
 
 def test_of_one_or_two_the_model_that_was_sent_is_the_measure():

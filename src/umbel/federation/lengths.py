@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from umbel import tree
 from umbel.federation.tasks import Leaf
 from umbel.tree import Held, Params, Stack, Tree
 
@@ -71,9 +72,10 @@ class Lengths:
     def too_long(self, heard: Tensor, bound: float) -> dict[int, str]:
         """By position, why an answer that was heard, (m,), is not believed: `bound` is the multiple that may be.
 
-        Longer than that many times what is usual: the median of those who moved at all from the same model; of fewer
-        than three the median of all who were asked; and of so few, the length of the model that they were sent. Who
-        takes so many times as many steps as the median client may also go so many times as far.
+        Longer than that many times what is usual: the median of those who moved at all from the same model. Of fewer
+        than three it is the length of the model that they were sent, or the median of all who were asked if that is
+        more: a young cluster has farther to go than old ones. Who takes so many times as many steps as the median
+        client may also go so many times as far.
         """
         reasons: dict[int, str] = {}
         for part, lengths in self.of.items():
@@ -93,14 +95,10 @@ class Lengths:
     def _usual(self, part: Part, long: Tensor, heard: Tensor) -> Tensor:
         """(m,) what lengths are held against; infinite where there is nothing."""
         counts = heard & (long > 0) & long.isfinite()
-        usual = torch.full_like(long, torch.inf)
+        usual = _sent(self.call, part, len(long))
         if int(counts.sum()) >= FEW:
-            usual[:] = long[counts].median()
-        else:
-            start = _start(self.call, part, torch.arange(len(long)))
-            if all(name in start for name in part.layers):
-                own = _norm(start[name] for name in part.layers).cpu()
-                usual[:] = torch.where(own > 0, own, torch.inf)
+            usual = usual.clamp(min=long[counts].median())
+        usual = torch.where(usual > 0, usual, torch.inf)
         of = _cluster(self.call)
         places = of.argsort(stable=True)
         ends = torch.unique_consecutive(of[places], return_counts=True)[1].cumsum(0)
@@ -124,6 +122,17 @@ def _start(call: "Call", part: Part, positions: Tensor) -> Stack:
     index = sent.index[positions]
     rows = index[:1] if len(index) and bool((index == index[0]).all()) else index
     return {name: sent.models[name][rows.to(sent.models[name].device)] for name in part.layers if name in sent.models}
+
+
+def _sent(call: "Call", part: Part, many: int) -> Tensor:
+    """(m,) how long the model was that each was sent, in these layers; 0 where there was none."""
+    sent = call.each.get("model")
+    shared: Params = call.shared.get("model", {})
+    models = sent.models if isinstance(sent, Held) else sent or tree.each(lambda leaf: leaf[None], shared)
+    if part.kind != "model" or not all(name in models for name in part.layers):
+        return torch.zeros(many, dtype=torch.float64)
+    long = _norm(models[name] for name in part.layers).cpu()
+    return long[sent.index.cpu()] if isinstance(sent, Held) else long.expand(many)
 
 
 def _cluster(call: "Call") -> Tensor:
