@@ -269,6 +269,20 @@ def test_what_left_is_in_the_logs_of_sites(deployment):
         assert all(line["in"] < line["out"] for line in trained)  # a model each way, and a count back
 
 
+def test_sites_are_diagnosed(deployment):
+    """Three sites with the example's policy: in what they differ, and what five plans are worth; JSON and a page."""
+    out = deployment.folder / "found"
+    deployment.run(diagnose=True, settings="epochs=2", rounds=10, out=str(out), min_nodes=3)
+    until((out / "diagnosis.html").exists, LONG, deployment.logs)
+    found = json.loads((out / "diagnosis.json").read_text())
+    assert found["described"] == 3
+    assert [each["kind"] for each in found["differences"] if each["found"]] == ["looks"]
+    assert found["plans"][0]["plan"] == "one model"
+    assert found["plans"][-1]["plan"] == "everybody alone"
+    assert found["over"] == {"clients": 3, "validation_rows": 60}
+    assert not found["lost"]
+
+
 def test_a_run_that_policies_forbid_ends_before_it_begins(deployment):
     """More vectors than sites allow: each says so in its log, and the run ends without the wait for nodes."""
     run = deployment.folder / "forbidden"

@@ -19,7 +19,7 @@ import umbel.flower
 from umbel.clustering.signatures import class_counts
 from umbel.errors import UmbelError
 from umbel.federation.door import Cohort
-from umbel.flower.apps import CONFIG, client_app, model_of, play, server_app
+from umbel.flower.apps import CONFIG, client_app, diagnose, model_of, play, server_app
 from umbel.flower.inprocess import InProcessGrid
 from umbel.flower.server import FlowerFederation
 from umbel.nets.wrap import wrap
@@ -76,6 +76,42 @@ def test_sites_run_to_a_result_on_the_server(grid, tmp_path, method):
         assert "cluster 0: alpha, charlie" in said
     assert f"Run folder: {tmp_path / 'run'}" in said
     assert sorted(path.name for path in (tmp_path / "memory").iterdir()) == sorted(SITES[:4])
+
+
+def diagnosed(tmp_path, policy):
+    """Four sites with a policy, as a fresh diagnosis finds them."""
+    (tmp_path / "policy.toml").write_text(policy)
+    grid = InProcessGrid(client_app(load_data), run_config=WISHES)
+    for name in SITES[:4]:
+        grid.connect(**{"name": name, "memory-dir": str(tmp_path / "memory" / name),
+                        "policy": str(tmp_path / "policy.toml")})
+    console = Console(file=io.StringIO(), width=120)
+    wishes = {**WISHES, "out": str(tmp_path / "found"), "rounds": 10, "settings": "lr=0.1 epochs=2 least=16"}
+    return grid, wishes, diagnose(grid, wishes, "1", console, clock=grid.clock), console.file.getvalue()
+
+
+def test_sites_are_diagnosed_without_a_run(tmp_path):
+    """What differs, what plans are worth and what it cost is printed and kept, as JSON and a page; nothing is run."""
+    grid, wishes, found, said = diagnosed(tmp_path, "least_rows = 1")  # of validation rows these sites have a few
+    info = json.loads((tmp_path / "found" / "diagnosis.json").read_text())
+    assert said.startswith(found.advice)
+    assert info == found.info
+    assert info["clients"] == info["described"] == 4
+    assert [each["plan"] for each in info["plans"]][::2] == ["one model", "2 clusters", "everybody alone"]
+    assert info["cost"]["trial_rounds"] == 1
+    assert "alpha" in (tmp_path / "found" / "diagnosis.html").read_text()
+    assert not (tmp_path / "found" / "result.json").exists()
+    with pytest.raises(UmbelError, match="There is a diagnosis in"):
+        diagnose(grid, wishes, "2", Console(file=io.StringIO()), clock=grid.clock)
+
+
+def test_sites_that_tell_no_score_are_diagnosed_in_words(tmp_path):
+    """Nobody may be scored on fewer than ten rows, so no plan is judged; who did not answer, and why, is said."""
+    *_, found, said = diagnosed(tmp_path, "least_rows = 10")
+    assert found.info["plans"] == []
+    assert found.advice.startswith("Too few validation rows (0) to say")
+    assert set(found.info["lost"]) == set(SITES[:4])
+    assert "10 different rows" in said
 
 
 def test_the_wire_does_without_the_apps():

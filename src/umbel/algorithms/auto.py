@@ -204,7 +204,7 @@ class Auto(PartsSettings, Algorithm):
                                 **self.local.at(0))
                 found[place] = _each(fed, heard)
         clients = [i for i in ids.tolist() if found and all(i in each for each in found.values())]
-        scores = np.array([[each[i][0] for i in clients] for each in found.values()]).reshape(len(found), -1)
+        scores = np.array([[each[i][0] for i in clients] for each in found.values()]).reshape(len(found), len(clients))
         rows = np.array([next(iter(found.values()))[i][1] for i in clients], dtype=np.int64)
         return list(found), torch.tensor(clients, dtype=torch.long), scores, rows
 

@@ -70,6 +70,7 @@ def diagnose(
     """
     typed = locals()
     from umbel.cli import diagnoses
+    from umbel.diagnosis import screen
 
     diagnoses.writable(out)
     found = diagnoses.of(**{name: value for name, value in typed.items() if name not in ("as_json", "out")})
@@ -80,7 +81,7 @@ def diagnose(
 
         say(json.dumps(found.info, indent=2))
         return
-    diagnoses.show(found, console)
+    screen.show(found, console)
     if out is not None:
         say(f"Written: {out}")
 

@@ -4,13 +4,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from umbel.algorithms.auto import Auto
 from umbel.algorithms.base import Local
-from umbel.cli.base import cores, say
+from umbel.cli.base import cores
 from umbel.cli.sessions import typed_options, typed_settings
-from umbel.diagnosis import screen
 from umbel.diagnosis.diagnose import Diagnosis, diagnosed
 from umbel.errors import UmbelError
 from umbel.runs.experiment import Experiment
@@ -67,19 +64,3 @@ def writable(out: Path | None) -> None:
     """Refuse another ending before anything is asked of anybody."""
     if out is not None and out.suffix not in (".json", ".html"):
         raise UmbelError(f"A diagnosis is written to FILE.html or FILE.json. Got '{out}' instead.")
-
-
-def show(found: Diagnosis, console: Console) -> None:
-    """Tables and sentences: the recommendation comes first."""
-    say(found.advice)
-    console.print()
-    console.print(screen.differences_table(found))
-    for line in screen.clusters_lines(found):
-        say(line)
-    if (plans := screen.plans_table(found)) is not None:
-        console.print()
-        console.print(plans)
-    console.print()
-    for sentence in (screen.cost_said(found), found.info["reveals"], screen.lost_said(found)):
-        if sentence:
-            say(sentence)

@@ -4,12 +4,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from umbel.diagnosis.diagnose import Diagnosis
 from umbel.nets.objective import Metric
 
 FEW = 4  # clients that a line names
+
+
+def show(found: Diagnosis, console: Console) -> None:
+    """Tables and sentences: the recommendation comes first."""
+    def say(sentence: str) -> None:  # one line as it is, however long
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    say(found.advice)
+    console.print()
+    console.print(differences_table(found))
+    for line in clusters_lines(found):
+        say(line)
+    if (plans := plans_table(found)) is not None:
+        console.print()
+        console.print(plans)
+    console.print()
+    for sentence in (cost_said(found), found.info["reveals"], lost_said(found)):
+        if sentence:
+            say(sentence)
 
 
 def differences_table(found: Diagnosis) -> Table:

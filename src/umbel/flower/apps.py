@@ -10,9 +10,10 @@ The run folder is on the server. A run that was interrupted goes on in a new Flo
 import itertools
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -22,7 +23,9 @@ from rich.console import Console
 from umbel.data.prepare import Preparation
 from umbel.data.scenarios import MOST
 from umbel.errors import UmbelError, unknown
+from umbel.federation.uplink import parse
 from umbel.fields import bounded, bounded_real
+from umbel.files import make_folder
 from umbel.flower.client import LoadData, node_app, site_of
 from umbel.flower.roster import ROSTER, Sites
 from umbel.flower.server import Clock, Patience
@@ -36,11 +39,14 @@ from umbel.runs.run import Round
 from umbel.runs.sealed import Sealed
 from umbel.runs.session import Session, describe
 
+if TYPE_CHECKING:
+    from umbel.diagnosis.diagnose import Diagnosis
+
 __all__ = ["CONFIG", "Patience", "client_app", "server_app", "table_model"]
 
 LONGEST_WAIT = 10_000_000  # seconds: four months
 
-CONFIG: dict[str, str | int | float] = {
+CONFIG: dict[str, str | bool | int | float] = {
     "method": "pacfl",
     "settings": "",  # of the method and its training, as in "rank=3 cut=gap lr=0.05 epochs=5"
     "rounds": 10,
@@ -58,6 +64,7 @@ CONFIG: dict[str, str | int | float] = {
     "min-nodes": 2,  # the run begins when so many are connected
     "wait": 600.0,  # seconds to wait for them
     **Patience()._asdict(),
+    "diagnose": False,  # no run: what do sites differ in, and what are one model, clusters and each alone worth?
     "out": "",  # the run folder; by default a new one in ~/umbel-runs, named by method and Flower's number of the run
     "resume": "",  # a run folder to continue: method, model and rounds are then those of its recipe
 }
@@ -81,7 +88,8 @@ def server_app(model: Model | None = None) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         console = Console(width=120, highlight=False)
         try:
-            play(grid, context.run_config, str(context.run_id), console, model)
+            begin = diagnose if _config(context.run_config)["diagnose"] else play
+            begin(grid, context.run_config, str(context.run_id), console, model)
         except UmbelError as error:
             console.print(f"Error: {error}", markup=False, soft_wrap=True)
             raise
@@ -144,6 +152,38 @@ def play(grid: Grid, run_config: Mapping[str, Any], number: str, console: Consol
     return session
 
 
+def diagnose(grid: Grid, run_config: Mapping[str, Any], number: str, console: Console, model: Model | None = None,
+             clock: Clock | None = None) -> "Diagnosis":
+    """Ask the sites in what they differ, and try what could be trained; a page and JSON stay on the server.
+
+    The run that is planned is `auto`'s, with the `settings` and `rounds` of the run-config.
+    """
+    from umbel.algorithms.auto import Auto  # sites, who start anew for every message, do without these
+    from umbel.diagnosis import screen as shown
+    from umbel.diagnosis.diagnose import diagnosed
+    from umbel.pages.write import write_diagnosis
+
+    config = _config(run_config) | {"method": "auto"}
+    experiment = _experiment(config)
+    auto = experiment.algorithm().for_run(experiment.rounds)
+    assert isinstance(auto, Auto)
+    path = Path(config["out"] or Path.home() / "umbel-diagnoses" / number).expanduser().absolute()
+    if (path / "diagnosis.json").exists():
+        raise UmbelError(f"There is a diagnosis in {path}: choose another out.")
+    make_folder(path)
+    fed = Sites(path, model or model_of(config), grid, experiment.seed, secrets.token_hex(8),
+                patience=_patience(config), clock=clock, plan=plan_of(experiment))
+    fed.uplinks, fed.bound = parse(experiment.uplink), experiment.bound
+    _wait_for_nodes(fed, config)
+    found = diagnosed(fed, auto, experiment.rounds)
+    found.save(path / "diagnosis.json")
+    shown.show(found, console)
+    console.print(f"Written: {path / 'diagnosis.json'}", soft_wrap=True)
+    with suppress(UmbelError):  # what draws pages is an extra
+        console.print(f"Written: {write_diagnosis(found, path / 'diagnosis.html')}", soft_wrap=True)
+    return found
+
+
 def _print_changes(done: Round, names: list[str], before: dict[str, int], console: Console) -> dict[str, int]:
     """Print who is in which cluster, where that has changed; the answer is the new state of it."""
     now = dict(zip(names, done.state.labels.tolist(), strict=True))
@@ -159,11 +199,13 @@ IN_RECIPE = ("method", "rounds", "fraction", "seed", "eval_every", "fine_tune", 
              "settings")  # of an Experiment
 
 
+def _experiment(config: dict[str, Any]) -> Experiment:
+    return Experiment(engine="flower", settings=_settings(config["settings"]),
+                      **{name: config[name.replace("_", "-")] for name in IN_RECIPE if name != "settings"})
+
+
 def _begun(grid: Grid, config: dict[str, Any], number: str, model: Model | None, clock: Clock | None) -> Session:
-    experiment = Experiment(
-        engine="flower", settings=_settings(config["settings"]),
-        **{name: config[name.replace("_", "-")] for name in IN_RECIPE if name != "settings"},
-    )
+    experiment = _experiment(config)
     if experiment.algorithm().needs_truth:
         raise UmbelError(f"The method '{experiment.method}' needs the true groups, and those of sites are not known.")
     net = model or model_of(config)
