@@ -179,6 +179,7 @@ REFUSED = {
     "solo": "every client trains alone", "fedsoft": "its centres are means by shares of all clients",
     "fedsem": "its centres are the means of their members", "fednova": "it has a server's step of its own",
     "scaffold": "the control variates belong to the mean of the models",
+    "auto": "the plans of its trial are compared by plain means",
 }
 
 
@@ -231,7 +232,7 @@ def test_stop_and_resume_with_adam_a_cosine_and_fedadam(method, engine, tmp_path
 
 def test_answers_become_one_by_the_aggregate_of_the_settings(monkeypatch):
     """Another way to make one model of many answers is one function in AGGREGATES: here the largest answer wins."""
-    def largest(models, labels, size, otherwise):
+    def largest(models, labels, size, otherwise, faulty):
         first = {name: leaf[size.argmax()][None] for name, leaf in models.items()}
         return {name: torch.cat([first[name], otherwise[name][1:]]) for name in otherwise}
 

@@ -97,6 +97,7 @@ class Auto(PartsSettings, Algorithm):
     own: ClassVar[tuple[str, ...]] = ("remembered",)  # of a plan without fine-tuning clients remember nothing
     headline: ClassVar[str] = "last_local"
     meanings: ClassVar[str] = "by class"
+    servers_because: ClassVar[str] = "the plans of its trial are compared by plain means"
     private_norms: ClassVar[bool] = False
 
     def for_run(self, total: int) -> Self:
