@@ -21,7 +21,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("engine", ["loop", "simulator"])
+@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "simulator"])
 def test_fedavg_by_hand_gives_the_librarys_numbers(engine):
     """The same data, seed and settings: equal accuracy, weights within 1e-5."""
     hand = load("fedavg_by_hand")

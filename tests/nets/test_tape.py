@@ -28,7 +28,8 @@ def drawn(net, seed, rows=6):
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (1, 8, 8)), ("mlp", (3, 8, 8)), ("lenet5", (1, 28, 28)),
-                                             ("lenet5", (3, 32, 32)), ("resnet9", (3, 16, 16))])
+                                             ("lenet5", (3, 32, 32)),
+                                             pytest.param("resnet9", (3, 16, 16), marks=pytest.mark.slow)])
 def test_a_recorded_gradient_has_the_bits_of_autograd(name, shape, precision):
     """For every model and precision, on weights and rows that were not seen when it was recorded."""
     scaled = build(name, shape, 4, mean=(0.3,), std=(0.5,))

@@ -394,6 +394,7 @@ def test_finished_cells_are_kept_and_the_others_are_not_run(umbel: Umbel, tiny: 
     assert "is from another recipe: its 'epochs' is 3" in changed["why"][0]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_more_seeds_give_a_spread(umbel: Umbel, tiny: Path, tmp_path: Path) -> None:
     """± is over seeds, and the rounds that were cut are in the head."""
     common = ("reproduce", "tiny.toml/table1", "--device", "cpu", "--only", "fedavg digits", "--rounds", 1)
@@ -417,6 +418,7 @@ def test_a_cell_that_fails_says_its_sentence_and_the_others_go_on(umbel: Umbel, 
     assert found["fedavg", "digits", "accuracy"]["ours"] is not None
 
 
+@pytest.mark.slow
 def test_the_cost_of_forming_clusters(umbel: Umbel, tiny: Path, tmp_path: Path) -> None:
     """A trajectory is 20 numbers, 0.078 KB; the other methods send a model, or k losses; times are split by place."""
     assert umbel("reproduce", "tiny.toml/table3", "--device", "cpu", "--out", "t").code == 0
@@ -498,6 +500,7 @@ def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(by: signal.Signal
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_table_that_was_killed_goes_on_at_once(tmp_path: Path) -> None:
     """Its runs end with it: the same command finds their folders free, and finishes the table."""
     process = begun(tmp_path)
