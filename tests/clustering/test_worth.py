@@ -62,7 +62,8 @@ def test_the_metric_says_which_way_is_better():
     assert found.gain == pytest.approx(2.875)
     assert found.plans[1].worst == 4.5
     assert advice(found, 3, RMSE) == (
-        "3 clusters: in a short trial it scored 2.875 better than one model (p < 0.001, paired over 4 clients)")
+        "3 clusters: in a short trial clients scored 2.875 better than with one model"
+        " (p < 0.001, paired over 4 clients)")
 
 
 def test_who_defines_no_score_is_left_out():
@@ -88,5 +89,5 @@ def test_what_could_be_chance_is_said():
     found = worth([0, 3], np.stack([one, one + np.array([0.4, -0.1, 0.3, 0.0])]), ROWS, ACCURACY)
     assert not found.differs
     assert advice(found, 2, ACCURACY) == (
-        "2 clusters, fine-tuned: in a short trial it scored 15.0 points better than one model, which could be chance"
-        " (p = 0.30, paired over 4 clients)")
+        "2 clusters, fine-tuned: in a short trial clients scored 15.0 points better than with one model, which could be"
+        " chance (p = 0.30, paired over 4 clients)")

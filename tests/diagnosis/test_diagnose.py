@@ -35,7 +35,7 @@ def test_what_differs_who_is_together_and_what_to_train(turned):
         [f"c{3 * k + i:03d}" for i in range(3)] for k in range(4)]
     assert all(group["marks"].startswith("other looks, most of ") for group in turned.info["clusters"])
     assert turned.advice.startswith("4 clusters")
-    assert "better than one model (p" in turned.advice
+    assert "better than with one model (p" in turned.advice
     assert turned.advice.endswith(", paired over 12 clients).")
 
 

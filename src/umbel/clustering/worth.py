@@ -120,8 +120,6 @@ def advice(found: Worth, clusters: int, metric: Metric) -> str:
         return f"one model: in a short trial no other plan served clients better ({over})"
     gain = metric.said(abs(found.gain), 1)
     gain = gain.replace("%", "points")
-    if found.differs:
-        return (f"{called(found.chosen, clusters)}: in a short trial it scored {gain} better than one model"
-                f" ({p_said(found.p)}, {over})")
-    return (f"{called(found.chosen, clusters)}: in a short trial it scored {gain} better than one model, which could be"
-            f" chance ({p_said(found.p)}, {over})")
+    chance = "" if found.differs else ", which could be chance"
+    return (f"{called(found.chosen, clusters)}: in a short trial clients scored {gain} better than with one model{chance}"
+            f" ({p_said(found.p)}, {over})")
