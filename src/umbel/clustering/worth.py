@@ -121,5 +121,5 @@ def advice(found: Worth, clusters: int, metric: Metric) -> str:
     gain = metric.said(abs(found.gain), 1)
     gain = gain.replace("%", "points")
     chance = "" if found.differs else ", which could be chance"
-    return (f"{called(found.chosen, clusters)}: in a short trial clients scored {gain} better than with one model{chance}"
-            f" ({p_said(found.p)}, {over})")
+    return (f"{called(found.chosen, clusters)}: in a short trial clients scored {gain} better than with one model"
+            f"{chance} ({p_said(found.p)}, {over})")
