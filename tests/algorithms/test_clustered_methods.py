@@ -42,7 +42,7 @@ from umbel.algorithms import (
     Oracle,
     Solo,
 )
-from umbel.algorithms.sweep import validate
+from umbel.algorithms.sweep import trial, validate
 from umbel.clustering.cuts import BY_TRIAL
 from umbel.clustering.proximity import update_angle
 from umbel.data.clients import Population, Work
@@ -229,9 +229,10 @@ def test_flags_sweep_leaves_alike_clients_together():
 def test_flags_validation_equals_a_literal_federation():
     """Train on `fit` rows from the first model for some rounds of one epoch, score on `validation` rows, mean."""
     fed = tiny()
-    labels = tensor([0, 1, 0, 1, 0, 1])
-    found = validate(fed, EVERYBODY, LOCAL, 30, 2, [torch.zeros(6, dtype=torch.long), labels])
-    for partition, score in zip([torch.zeros(6, dtype=torch.long), labels], found, strict=True):
+    partitions = [torch.zeros(6, dtype=torch.long), tensor([0, 1, 0, 1, 0, 1])]
+    found = validate(fed, EVERYBODY, LOCAL, 30, 2, partitions)
+    ended = trial(fed, EVERYBODY, LOCAL, 30, 2, partitions).models
+    for partition, score, first in zip(partitions, found, (0, 1), strict=True):
         models = [fed.net.init(SEED)] * 2
         for index in range(2):
             ends = [trained(fed, models[k], i, Cohort(EVERYBODY, index, "sweep"), Work(epochs=1, batch=5, rows="fit"))
@@ -239,6 +240,7 @@ def test_flags_validation_equals_a_literal_federation():
             sizes = [len(fed.clients.rows(i, "fit")) for i in range(6)]
             inside = [[i for i in range(6) if partition[i] == k] for k in range(2)]
             models = [mean([ends[i] for i in who], [sizes[i] for i in who]) if who else None for who in inside]
+        assert all(gap(tree.take(ended, first + k), models[k]) < 1e-5 for k in set(partition.tolist()))
         scores = []
         for i, k in enumerate(partition.tolist()):
             x, y = fed.clients.gather(fed.clients.rows(i, "validation"))

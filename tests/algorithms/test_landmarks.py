@@ -21,8 +21,10 @@ METHODS = ("pacfl", "flag", "fedclust", "flhc", "cflgt")
 methods = pytest.mark.parametrize("name", METHODS)
 
 
-def made(name, sample):
-    return replace(ALL[name].make(LOCAL, TRUTH), landmarks=sample)
+def made(name, sample, cut="tested"):
+    """A method with landmarks; `cut` "distances" is one of its rules that rest on no tests."""
+    rule = {"tested": "tested", "distances": "gate" if name == "cflgt" else "gap"}[cut]
+    return replace(ALL[name].make(LOCAL, TRUTH), landmarks=sample, cut=rule)
 
 
 def tiny(order=(0, 1, 2, 3, 4, 5)):
@@ -71,9 +73,10 @@ def test_another_order_of_clients_gives_the_same_clusters(name):
 
 @methods
 @pytest.mark.parametrize("sample", [0, 3])
-def test_newcomers_in_bulk_end_as_one_by_one(name, sample):
+@pytest.mark.parametrize("cut", ["tested", "distances"])
+def test_newcomers_in_bulk_end_as_one_by_one(name, cut, sample):
     """Two come late: at once, or one after the other, they are placed alike and the same is remembered."""
-    method = made(name, sample)
+    method = made(name, sample, cut)
     before = play(method, without(tiny(), 1, 4))
     assert before.labels[[1, 4]].tolist() == [-1, -1]
     fed = tiny()
