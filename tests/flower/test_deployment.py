@@ -281,7 +281,7 @@ def test_sites_are_diagnosed(deployment):
     assert found["described"] == 3
     differ = {each["kind"]: each["clients"] for each in found["differences"] if each["found"]}
     assert set(differ) == {"labels", "looks"}
-    assert differ["labels"] == ["site-c"]
+    assert "site-c" in differ["labels"]
     assert found["plans"][0]["plan"] == "one model"
     assert found["plans"][-1]["plan"] == "everybody alone"
     assert found["over"]["clients"] == 3
