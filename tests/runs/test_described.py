@@ -280,9 +280,17 @@ def test_a_header_that_umbel_does_not_write_is_refused(case: str, folder: Path) 
 
 def test_a_newcomer_that_cannot_be_placed_by_the_evidence_is_told_so(folder: Path) -> None:
     """What a method keeps of its own is described by nobody: the sentence has folder and reason."""
-    other(folder, "evidence", lambda leaves: leaves.pop("parts/kind"))
-    with pytest.raises(UmbelError, match=r"The evidence in .* must be what its method left there.*kind"):
+    other(folder, "evidence", lambda leaves: [leaves.pop(name) for name in list(leaves) if name.startswith("anchor/")])
+    with pytest.raises(UmbelError, match=r"The evidence in .* must be what its method left there.*anchor"):
         u.admit(folder, ROWS)
+
+
+@pytest.mark.parametrize("name", ["test/by_shares", "test/looks", "parts/kind", "part_sizes"])
+def test_evidence_of_tests_is_whole(name: str, folder: Path) -> None:
+    """One of the numbers by which a cut is explained, or of the parts it rests on, is missing: it is named."""
+    other(folder, "evidence", lambda leaves: leaves.pop(name))
+    with pytest.raises(UmbelError, match=rf"The '{name}' in .*evidence.safetensors must be there with the others"):
+        u.load(folder)
 
 
 # The page and the terminal

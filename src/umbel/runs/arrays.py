@@ -24,15 +24,27 @@ EVIDENCE: Described = {
     "who": ("described",), "proximity": ("measured", "measured"), "linkage": ("merges", 4), "cut": (),
     "curve": ("tried", 4), "sweep": ("tried", 4), "hopkins": (), "variation": (2,), "landmarks": (),
     "exemplars": ("exemplars",), "signature/trajectory": ("described", 2, "classes"),
+    "test/looks": (), "test/absent": (), "test/shares": (), "test/enough": (), "test/by_shares": (),
+    "test/contrast": (),
+    "parts/vector": ("said", "parts", "numbers"), "parts/length": ("said",), "parts/kind": ("said", "parts"),
+    "parts/counts": ("said", "kinds"), "parts_of": ("said",), "part_sizes": ("kinds",),
+}
+WITH = {  # what there is with a name, if there is any of it
+    "test/": {"test/looks", "test/absent", "test/shares", "test/enough", "test/by_shares"},
+    "parts": {"parts/vector", "parts/length", "parts/kind", "parts/counts", "parts_of", "part_sizes"},
 }
 STATE: Described = {"labels": ("clients",), "largest": (2,), "share": ("clients", "clusters")}
-WHOLE = ("who", "landmarks", "exemplars", "labels")
+WHOLE = ("who", "landmarks", "exemplars", "labels", "parts/length", "parts/kind", "parts/counts", "parts_of",
+         "part_sizes")
 
 
 def check_evidence(leaves: Mapping[str, Tensor], clients: int, file: Path) -> None:
     """Raise where the parts of the evidence do not fit each other, or a run of so many clients."""
     sizes: dict[str, int] = {}
     _check_shapes({name: leaf for name, leaf in leaves.items() if name in EVIDENCE}, EVIDENCE, sizes, file)
+    for start, names in WITH.items():
+        lacking = names - set(leaves) if any(name.startswith(start) for name in leaves) else set()
+        _refuse(bool(lacking), file, min(lacking, default=start), "there with the others", "nothing")
     described, measured = sizes.get("described", clients), sizes.get("measured", 0)
     many = {len(leaf) if leaf.dim() else 0 for name, leaf in leaves.items() if name.startswith("signature/")}
     wrong = bool(many - {described}) or described > clients
@@ -40,6 +52,9 @@ def check_evidence(leaves: Mapping[str, Tensor], clients: int, file: Path) -> No
     rules: dict[str, Callable[[Tensor], bool]] = {
         "who": lambda who: len(set(who.tolist())) == len(who) and _within(who, 0, clients - 1),
         "exemplars": lambda who: _within(who, 0, clients - 1),
+        "parts_of": lambda who: _within(who, 0, clients - 1) and len(set(who.tolist())) == len(who),
+        "parts/length": lambda many: _within(many, 0, sizes.get("parts", 0)),
+        "parts/kind": lambda kinds: _within(kinds, -1, sizes.get("kinds", 0) - 1),
         "landmarks": lambda many: 1 <= int(many) <= clients,
         "proximity": lambda apart: len(apart) <= described,
         "linkage": lambda links: len(links) == max(0, measured - 1) and _is_tree(links),
