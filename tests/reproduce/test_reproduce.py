@@ -473,6 +473,17 @@ def test_a_run_folder_is_no_place_for_a_table(umbel: Umbel, tiny: Path) -> None:
     assert (said.code, "It is a run itself: choose another --out." in said.err) == (2, True)
 
 
+@pytest.mark.parametrize("left_out", ['title = "A paper of one table"\n', 'title = "Table 1"\n'])
+def test_a_table_without_a_title_is_one_sentence(left_out: str, umbel: Umbel, tmp_path: Path) -> None:
+    """Of its own or of its file."""
+    assert left_out in TINY
+    (tmp_path / "tiny.toml").write_text(TINY.replace(left_out, ""))
+    said = umbel("reproduce", "tiny.toml/table1", "--out", "r")
+    assert said.code == 2
+    assert said.err == ("Error: A table has a title, and its file has one. At least one of them is missing for"
+                        " tiny.toml/table1.\n")
+
+
 LONG = ("reproduce", "tiny.toml/table1", "--only", "fedavg digits", "--device", "cpu", "--jobs", "1")
 
 

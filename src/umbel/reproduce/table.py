@@ -148,6 +148,8 @@ def load(name: str) -> Table:
 
 
 def _table(name: str, paper: Mapping[str, Any], given: Mapping[str, Any]) -> Table:
+    if not isinstance(given, Mapping) or not all(isinstance(each.get("title"), str) for each in (paper, given)):
+        raise UmbelError(f"A table has a title, and its file has one. At least one of them is missing for {name}.")
     known = {each.name for each in fields(Table)} | {"protocol", "own"}
     for key in given:
         if key not in known:
